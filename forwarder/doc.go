@@ -1,0 +1,34 @@
+// Package forwarder relays records of an outbox to a broker.
+//
+// A [Relay] needs a [schema.Source], which a database folder below schema
+// implements, and any Watermill publisher. Any number of relays may run
+// against one outbox, in one process or in many.
+//
+//	claim --> waves, one record a key --> publish --> sent: delete
+//	  ^                                      |
+//	  |                                      +--> failed: hold the key
+//	  +-- hold is due: its records first <-------------+
+//
+// # What it promises
+//
+//   - A record is marked as sent only after the publisher has confirmed it.
+//     What dies between the two is sent again, with the same id and bytes.
+//   - Records are chosen by their state, never by a position: one that commits
+//     late is sent late, not skipped.
+//   - Per topic and key, records are sent in the order of their ids, one at a
+//     time, and none passes one that failed: a failing record holds its key and
+//     is tried again with exponential backoff and full jitter. After MaxAttempts
+//     it is quarantined; its key waits for a person, or goes on, by policy.
+//   - One relay at a time owns a shard, which is a fixed slice of the keys.
+//     Ownership is a row in the database with an epoch, valid while the
+//     owner's heartbeat is. Losing it without noticing costs duplicates, never
+//     order and never a record.
+//   - A broker that cannot be reached costs time and no attempt.
+//   - No transaction is open while the broker is asked.
+//
+// # What it is not
+//
+// It is not Watermill's components/forwarder: that one envelopes the message,
+// sends one at a time, and is stopped by the first message that cannot be
+// sent. It does not create tables and does not close what it was given.
+package forwarder

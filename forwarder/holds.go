@@ -1,0 +1,113 @@
+package forwarder
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/postbus-io/postbus/schema"
+)
+
+// holds are the held lanes of the shards that the relay owns. Only the relay's
+// one loop touches them.
+type holds struct {
+	lanes  map[schema.Lane]*held
+	epochs map[int]int64 // the shards whose holds are known, and since which epoch
+	read   time.Time
+}
+
+type held struct {
+	hold schema.Hold
+	due  time.Time // by this process's monotonic clock; zero: never
+}
+
+func newHolds() *holds {
+	return &holds{lanes: map[schema.Lane]*held{}, epochs: map[int]int64{}}
+}
+
+// holdsRefresh is how often the holds are read again, so that what a person
+// changed in the table is seen.
+const holdsRefresh = 10 * time.Second
+
+// sync reads the holds of shards that are new to the relay, and forgets those
+// of shards that it has lost.
+func (h *holds) sync(ctx context.Context, source schema.Source, owned map[int]int64) error {
+	if time.Since(h.read) > holdsRefresh {
+		clear(h.epochs)
+		h.read = time.Now()
+	}
+	for shard, epoch := range h.epochs {
+		if owned[shard] != epoch {
+			delete(h.epochs, shard)
+		}
+	}
+	var unknown []int
+	for shard := range owned {
+		if _, ok := h.epochs[shard]; !ok {
+			unknown = append(unknown, shard)
+		}
+	}
+	for lane, held := range h.lanes {
+		if _, ok := h.epochs[held.hold.Shard]; !ok {
+			delete(h.lanes, lane)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	found, err := source.Holds(ctx, unknown)
+	if err != nil {
+		return err
+	}
+	for _, hold := range found {
+		h.put(hold)
+	}
+	for _, shard := range unknown {
+		h.epochs[shard] = owned[shard]
+	}
+	return nil
+}
+
+// put holds a lane or changes when it is due.
+func (h *holds) put(hold schema.Hold) {
+	entry := &held{hold: hold}
+	if hold.Retry != schema.Never {
+		entry.due = time.Now().Add(max(hold.Retry, 0))
+	}
+	h.lanes[hold.Lane] = entry
+}
+
+func (h *holds) has(lane schema.Lane) bool { return h.lanes[lane] != nil }
+
+func (h *holds) lift(lane schema.Lane) { delete(h.lanes, lane) }
+
+// dueHolds returns up to most holds that are due, those that waited longest
+// first.
+func (h *holds) dueHolds(most int) []schema.Hold {
+	now := time.Now()
+	var due []*held
+	for _, entry := range h.lanes {
+		if !entry.due.IsZero() && !entry.due.After(now) {
+			due = append(due, entry)
+		}
+	}
+	slices.SortFunc(due, func(a, b *held) int {
+		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.hold.Head, b.hold.Head))
+	})
+	found := make([]schema.Hold, 0, min(most, len(due)))
+	for _, entry := range due[:min(most, len(due))] {
+		found = append(found, entry.hold)
+	}
+	return found
+}
+
+// next returns how long until a hold is due, at most limit.
+func (h *holds) next(limit time.Duration) time.Duration {
+	for _, entry := range h.lanes {
+		if !entry.due.IsZero() {
+			limit = min(limit, time.Until(entry.due))
+		}
+	}
+	return max(limit, 0)
+}
