@@ -11,12 +11,15 @@ FUZZTIME ?= 10s
 # none:  the services are yours (compose.yaml, another machine) and POSTBUS_TEST_* say where they are.
 SERVICES ?= local
 
+# What the tests need of it.
+TEST_SERVICES := postgres
+
 # Go files, generated data folders left out.
 GO_FILES = $$(find . -path './.?*' -prune -o -name '*.go' -print)
 
 # The shell lines before a run against real services. STRICT: a test that does not find its service fails.
 ifeq ($(SERVICES),local)
-with_services = dev/services up || { echo "make $@: the services did not come up (see above); make test/unit needs none" >&2; exit 1; }; \
+with_services = dev/services up $(TEST_SERVICES) || { echo "make $@: the services did not come up (see above); make test/unit needs none" >&2; exit 1; }; \
 	eval "$$(dev/services env)"; \
 	trap '{ set +x; } 2>/dev/null; echo "services are still up; stop them with: make services/down"' EXIT; \
 	export POSTBUS_TEST_STRICT=1

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/postbus-io/postbus/eventbus/memory"
+	"github.com/postbus-io/postbus/forwarder"
 	"github.com/postbus-io/postbus/schema"
 )
 
@@ -50,13 +51,13 @@ const (
 	// MinPublishTimeout bounds relay.publish_timeout from below, relay.lease
 	// from above.
 	MinPublishTimeout = 10 * time.Millisecond
-	// MaxBatch bounds relay.batch.
-	MaxBatch = 10_000
+	// MaxBatch bounds relay.batch: 10,000 rows.
+	MaxBatch = forwarder.MaxBatch
 	// MinPollInterval and MaxPollInterval bound relay.poll_interval.
 	MinPollInterval = time.Millisecond
 	MaxPollInterval = time.Minute
-	// MaxAttempts bounds relay.max_attempts.
-	MaxAttempts = 1_000_000
+	// MaxAttempts bounds relay.max_attempts: 1,000 sends.
+	MaxAttempts = forwarder.MaxMaxAttempts
 	// MinBackoff and MaxBackoff bound the waits of relay.backoff, consumer.retry
 	// and broker.memory.nack_backoff.
 	MinBackoff = time.Millisecond
@@ -233,7 +234,7 @@ type RetryConfig struct {
 	// Max is the longest wait. Defaults to 5s.
 	Max time.Duration `yaml:"max"`
 	// Budget is how long a message is tried in all before it becomes a dead
-	// letter. Defaults to 30s.
+	// letter; less than half of Initial is no retry. Defaults to 30s.
 	Budget time.Duration `yaml:"budget"`
 }
 

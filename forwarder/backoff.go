@@ -7,6 +7,9 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
+// maxDoublings is after how many attempts every interval has come to its limit.
+const maxDoublings = 64
+
 // delay returns the wait after failed attempt n, counted from 1: full jitter,
 // a random time between 0 and min(limit, initial * 2^(n-1)). Marc Brooker,
 // "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. The library
@@ -18,7 +21,7 @@ func delay(n int, initial, limit time.Duration) time.Duration {
 		RandomizationFactor: 1, Multiplier: 2,
 	}
 	b.Reset()
-	for range n - 1 {
+	for range min(n, maxDoublings) - 1 {
 		b.NextBackOff()
 	}
 	return b.NextBackOff()

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -26,10 +28,14 @@ const (
 
 // The bounds of [Config].
 const (
+	// MinLease bounds Lease from below.
+	MinLease = time.Millisecond
 	// MaxBatch bounds Batch: more is no faster and holds more in memory.
 	MaxBatch = 10_000
 	// MaxMaxAttempts bounds MaxAttempts.
 	MaxMaxAttempts = 1000
+	// MaxNameBytes bounds Name.
+	MaxNameBytes = 200
 )
 
 // A Policy says what becomes of a key after one of its records was
@@ -50,14 +56,18 @@ type Config struct {
 	// Source is the outbox. Required. It stays the caller's.
 	Source schema.Source
 	// Publisher is the broker. Required; the caller closes it after Run has
-	// returned. One that is a [schema.BatchPublisher] is given whole waves;
-	// any other is asked one message at a time.
+	// returned. One that is a [schema.BatchPublisher] is given whole waves,
+	// several topics at once; any other is asked one message at a time. A call
+	// that does not return in time is left behind, and nothing is sent to its
+	// topic, by a plain publisher to none, until it has returned; Run does not
+	// wait for it longer than half of StopTimeout.
 	Publisher message.Publisher
 	// Name starts the name under which the relay owns shards, for people who
-	// read the table. Defaults to "relay".
+	// read the table; at most 200 bytes of UTF-8 without NUL. Defaults to
+	// "relay".
 	Name string
 	// Lease is how long the relay owns its shards after a heartbeat: what a
-	// killed relay costs. Defaults to 10 s.
+	// killed relay costs; at least 1 ms. Defaults to 10 s.
 	Lease time.Duration
 	// Heartbeat is the interval of heartbeats, less than half of Lease.
 	// Defaults to 3 s.
@@ -67,11 +77,11 @@ type Config struct {
 	// PollInterval is how often an idle relay looks, give or take a tenth.
 	// Defaults to 1 s.
 	PollInterval time.Duration
-	// StopTimeout bounds what Run still does after its context has ended.
-	// Defaults to 15 s.
+	// StopTimeout bounds what Run still does after its context has ended; the
+	// publisher has half of it for what is in flight. Defaults to 15 s.
 	StopTimeout time.Duration
-	// Batch is how many records are read at a time, at most 10,000. Defaults
-	// to 1000.
+	// Batch is how many waiting records are read at a time, and how many held
+	// ones, at most 10,000. Defaults to 1000.
 	Batch int
 	// MaxAttempts is after how many failed sends a record is quarantined, at
 	// most 1000. Defaults to 10.
@@ -86,7 +96,8 @@ type Config struct {
 	// Logger gets what a person may have to act on. Defaults to none.
 	Logger *slog.Logger
 	// SentFunc, if set, is called from one goroutine with records that the
-	// broker has confirmed and the outbox has marked.
+	// broker has confirmed and the outbox has marked. The relay waits for it;
+	// a panic is logged.
 	SentFunc func(records []schema.Record)
 }
 
@@ -135,7 +146,9 @@ func (c Config) validate() error {
 	}
 	check(c.Source != nil, "Source is nil")
 	check(c.Publisher != nil, "Publisher is nil")
-	check(c.Lease > 0, "Lease is %s, it must be above 0", c.Lease)
+	check(len(c.Name) <= MaxNameBytes && utf8.ValidString(c.Name) && !strings.ContainsRune(c.Name, 0),
+		"Name is %.40q with %d bytes, it must be UTF-8 without NUL and have at most %d bytes", c.Name, len(c.Name), MaxNameBytes)
+	check(c.Lease >= MinLease, "Lease is %s, it must not be below %s", c.Lease, MinLease)
 	check(c.Heartbeat > 0 && c.Heartbeat*2 < c.Lease, "Heartbeat is %s, it must be above 0 and below half of Lease (%s)", c.Heartbeat, c.Lease)
 	check(c.PublishTimeout > 0 && c.PublishTimeout < c.Lease, "PublishTimeout is %s, it must be above 0 and below Lease (%s)", c.PublishTimeout, c.Lease)
 	check(c.PollInterval > 0, "PollInterval is %s, it must be above 0", c.PollInterval)

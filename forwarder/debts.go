@@ -4,72 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	"github.com/postbus-io/postbus/schema"
 )
-
-// markInterval is how long confirmed records wait for their mark while a batch
-// goes on: what a kill makes the broker see twice.
-const markInterval = 500 * time.Millisecond
-
-// errNoResult is the cause when a publisher returns fewer results than it got
-// messages.
-var errNoResult = errors.New("the publisher gave no result for the message")
 
 // debts are what the relay knows and the database does not yet. They are paid
 // before anything else is read, so that nothing is sent twice without a crash
 // and nothing passes a record that failed.
 type debts struct {
 	sent        []schema.Record
-	marked      time.Time // when sent was last paid
-	settlements map[int]*schema.Settlement
-	// joined are the lanes that records of this turn were put behind.
-	joined map[schema.Lane]bool
+	settlements map[schema.Shard]*schema.Settlement
 }
 
 func newDebts() *debts {
-	return &debts{marked: time.Now(), settlements: map[int]*schema.Settlement{}, joined: map[schema.Lane]bool{}}
+	return &debts{settlements: map[schema.Shard]*schema.Settlement{}}
 }
 
 // settlement returns what there is to write about a shard.
 func (d *debts) settlement(shard int, epoch int64) *schema.Settlement {
-	s := d.settlements[shard]
-	if s == nil || s.Shard.Epoch != epoch {
-		s = &schema.Settlement{Shard: schema.Shard{ID: shard, Epoch: epoch}}
-		d.settlements[shard] = s
+	key := schema.Shard{ID: shard, Epoch: epoch}
+	if d.settlements[key] == nil {
+		d.settlements[key] = &schema.Settlement{Shard: key}
 	}
-	return s
-}
-
-// markSent tells the database what was sent.
-func (r *Relay) markSent(ctx context.Context) error {
-	r.debts.marked = time.Now()
-	if len(r.debts.sent) == 0 {
-		return nil
-	}
-	if err := r.cfg.Source.Sent(ctx, r.debts.sent); err != nil {
-		return fmt.Errorf("mark %d sent records: %w", len(r.debts.sent), err)
-	}
-	if r.cfg.SentFunc != nil {
-		r.cfg.SentFunc(r.debts.sent)
-	}
-	r.debts.sent = nil
-	return nil
+	return d.settlements[key]
 }
 
 // pay writes all debts. What could not be written stays owed; what another
 // relay's epoch forbids is dropped, with the shard.
 func (r *Relay) pay(ctx context.Context) error {
+	ctx, cancel := r.asking(ctx)
+	defer cancel()
 	if err := r.markSent(ctx); err != nil {
 		return err
 	}
 	for shard, s := range r.debts.settlements {
 		err := r.cfg.Source.Settle(ctx, r.owner, *s)
 		if errors.Is(err, schema.ErrFenced) {
-			r.log.Warn("lease lost: another relay owns the shard", "shard", shard, "epoch", s.Shard.Epoch)
-			r.tenure.drop(shard)
+			r.log.Warn("lease lost: another relay owns the shard", "shard", shard.ID, "epoch", shard.Epoch)
+			r.tenure.lose(shard)
+			r.holds.leave(shard.ID)
 			err = nil
 		}
 		if err != nil {
@@ -77,8 +51,33 @@ func (r *Relay) pay(ctx context.Context) error {
 		}
 		delete(r.debts.settlements, shard)
 	}
-	clear(r.debts.joined)
 	return nil
+}
+
+// markSent tells the database what was sent.
+func (r *Relay) markSent(ctx context.Context) error {
+	sent := r.debts.sent
+	if len(sent) == 0 {
+		return nil
+	}
+	if err := r.cfg.Source.Sent(ctx, sent); err != nil {
+		return fmt.Errorf("mark %d sent records: %w", len(sent), err)
+	}
+	r.debts.sent = nil
+	r.tellSent(sent)
+	return nil
+}
+
+func (r *Relay) tellSent(records []schema.Record) {
+	if r.cfg.SentFunc == nil {
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			r.log.Error("SentFunc panicked", "panic", p)
+		}
+	}()
+	r.cfg.SentFunc(records)
 }
 
 // maxReasonBytes bounds the error text that is stored with a record.
@@ -86,9 +85,8 @@ const maxReasonBytes = 2048
 
 // bounded is the error's text, cut, without what a text column refuses.
 func bounded(err error) string {
-	text := []rune(err.Error())
-	clean := make([]byte, 0, len(text))
-	for _, c := range text {
+	var clean []byte
+	for _, c := range err.Error() { // invalid UTF-8 comes as utf8.RuneError
 		if c == 0 {
 			c = utf8.RuneError
 		}

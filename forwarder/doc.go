@@ -23,7 +23,10 @@
 //     Ownership is a row in the database with an epoch, valid while the
 //     owner's heartbeat is. Losing it without noticing costs duplicates, never
 //     order and never a record.
-//   - A broker that cannot be reached costs time and no attempt.
+//   - A broker that cannot be reached, or a topic that takes nothing, costs
+//     time and no attempt. Nor does what was in flight when the relay stopped.
+//   - A publisher that panics, answers for too few messages or does not come
+//     back stops neither the relay nor the records that have no part in it.
 //   - No transaction is open while the broker is asked.
 //
 // # What it is not
@@ -31,4 +34,8 @@
 // It is not Watermill's components/forwarder: that one envelopes the message,
 // sends one at a time, and is stopped by the first message that cannot be
 // sent. It does not create tables and does not close what it was given.
+//
+// A topic that takes nothing is tried again in every turn, and the relay pauses
+// up to five seconds after a turn in which somebody refused: the other topics
+// go on, at a slower pace.
 package forwarder

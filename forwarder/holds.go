@@ -9,8 +9,8 @@ import (
 	"github.com/postbus-io/postbus/schema"
 )
 
-// holds are the held lanes of the shards that the relay owns. Only the relay's
-// one loop touches them.
+// holds are the held lanes of the shards that the relay owns, as they stand in
+// the database. Only the relay's one loop touches them.
 type holds struct {
 	lanes  map[schema.Lane]*held
 	epochs map[int]int64 // the shards whose holds are known, and since which epoch
@@ -18,8 +18,9 @@ type holds struct {
 }
 
 type held struct {
-	hold schema.Hold
-	due  time.Time // by this process's monotonic clock; zero: never
+	hold   schema.Hold
+	due    time.Time // by this process's monotonic clock; zero: never
+	lifted bool      // the database was asked to lift it
 }
 
 func newHolds() *holds {
@@ -31,26 +32,13 @@ func newHolds() *holds {
 const holdsRefresh = 10 * time.Second
 
 // sync reads the holds of shards that are new to the relay, and forgets those
-// of shards that it has lost.
+// of shards that it has lost. All debts are paid.
 func (h *holds) sync(ctx context.Context, source schema.Source, owned map[int]int64) error {
-	if time.Since(h.read) > holdsRefresh {
-		clear(h.epochs)
-		h.read = time.Now()
-	}
-	for shard, epoch := range h.epochs {
-		if owned[shard] != epoch {
-			delete(h.epochs, shard)
-		}
-	}
+	h.forgetShards(owned)
 	var unknown []int
 	for shard := range owned {
 		if _, ok := h.epochs[shard]; !ok {
 			unknown = append(unknown, shard)
-		}
-	}
-	for lane, held := range h.lanes {
-		if _, ok := h.epochs[held.hold.Shard]; !ok {
-			delete(h.lanes, lane)
 		}
 	}
 	if len(unknown) == 0 {
@@ -69,6 +57,28 @@ func (h *holds) sync(ctx context.Context, source schema.Source, owned map[int]in
 	return nil
 }
 
+// forgetShards forgets the holds of shards that are not owned under the epoch
+// of which they are known, and from time to time of all.
+func (h *holds) forgetShards(owned map[int]int64) {
+	if time.Since(h.read) > holdsRefresh {
+		clear(h.epochs)
+		h.read = time.Now()
+	}
+	for shard, epoch := range h.epochs {
+		if owned[shard] != epoch {
+			delete(h.epochs, shard)
+		}
+	}
+	for lane, entry := range h.lanes {
+		if _, ok := h.epochs[entry.hold.Shard]; !ok {
+			delete(h.lanes, lane)
+		}
+	}
+}
+
+// leave makes the shard's holds unknown.
+func (h *holds) leave(shard int) { delete(h.epochs, shard) }
+
 // put holds a lane or changes when it is due.
 func (h *holds) put(hold schema.Hold) {
 	entry := &held{hold: hold}
@@ -80,11 +90,16 @@ func (h *holds) put(hold schema.Hold) {
 
 func (h *holds) has(lane schema.Lane) bool { return h.lanes[lane] != nil }
 
-func (h *holds) lift(lane schema.Lane) { delete(h.lanes, lane) }
+// lift notes that the database is asked to lift the lane's hold.
+func (h *holds) lift(lane schema.Lane) { h.lanes[lane].lifted = true }
 
-// dueHolds returns up to most holds that are due, those that waited longest
-// first.
-func (h *holds) dueHolds(most int) []schema.Hold {
+func (h *holds) lifted(lane schema.Lane) bool { return h.lanes[lane].lifted }
+
+func (h *holds) forget(lane schema.Lane) { delete(h.lanes, lane) }
+
+// takeDue returns up to most holds that are due, those that waited longest
+// first, and puts them behind the others that are due: none starves.
+func (h *holds) takeDue(most int) []schema.Hold {
 	now := time.Now()
 	var due []*held
 	for _, entry := range h.lanes {
@@ -95,11 +110,12 @@ func (h *holds) dueHolds(most int) []schema.Hold {
 	slices.SortFunc(due, func(a, b *held) int {
 		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.hold.Head, b.hold.Head))
 	})
-	found := make([]schema.Hold, 0, min(most, len(due)))
+	taken := make([]schema.Hold, 0, min(most, len(due)))
 	for _, entry := range due[:min(most, len(due))] {
-		found = append(found, entry.hold)
+		entry.due = now
+		taken = append(taken, entry.hold)
 	}
-	return found
+	return taken
 }
 
 // next returns how long until a hold is due, at most limit.

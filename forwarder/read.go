@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"slices"
 
 	"github.com/postbus-io/postbus/schema"
 )
@@ -12,52 +13,65 @@ const (
 	minPerShard = 16
 	// maxDueHolds bounds how many held lanes are tried in one turn.
 	maxDueHolds = 200
-	// perHold bounds how many records of a held lane are tried in one turn.
-	perHold = 50
+	// maxPerHold bounds how many records of a held lane are tried in one turn.
+	maxPerHold = 50
 )
 
-// read reads what is waiting and what is due behind holds. Waiting records of
-// a held lane go behind its hold: each is met once.
+// read reads what is waiting and what is due behind holds, each at most Batch
+// records, and tells how many it found. A waiting record of a held lane goes
+// behind its hold, once, or along with it when the whole lane is due.
 func (r *Relay) read(ctx context.Context, owned map[int]int64) (*batch, int, error) {
-	b := newBatch()
+	ctx, cancel := r.asking(ctx)
+	defer cancel()
+	// In this order: a record that begins to wait after the claim is left to
+	// the next one, behind all that is held now.
 	claimed, err := r.claim(ctx, sortedShards(owned))
 	if err != nil {
 		return nil, 0, err
 	}
+	b := newBatch()
+	held, err := r.readDue(ctx, b, owned)
+	if err != nil {
+		return nil, 0, err
+	}
 	for _, record := range claimed {
-		if lane := record.Lane(); r.holds.has(lane) {
-			s := r.debts.settlement(record.Shard, owned[record.Shard])
+		epoch := owned[record.Shard]
+		if l := b.index[record.Lane()]; r.holds.has(record.Lane()) && (l == nil || !l.all) {
+			s := r.debts.settlement(record.Shard, epoch)
 			s.Held = append(s.Held, record.ID)
-			r.debts.joined[lane] = true
 			continue
 		}
-		b.add(record, owned[record.Shard])
+		b.add(record, epoch)
 	}
-	found, err := r.readDue(ctx, b, owned)
-	return b, len(claimed) + found, err
+	for _, l := range b.lanes {
+		l.sort()
+	}
+	return b, len(claimed) + held, nil
 }
 
-// claim reads waiting records. Shards take turns in being first. When shards
-// had more than a claim takes of each while the batch was not full, the next
-// claim takes more of each.
+// claim reads waiting records. It begins with the shard at which the last full
+// batch ended, so that none starves. When a shard had more than a claim takes
+// of each while the batch was not full, the next claim takes more of each.
 func (r *Relay) claim(ctx context.Context, shards []int) ([]schema.Record, error) {
-	r.first %= len(shards)
-	turned := append(append([]int{}, shards[r.first:]...), shards[:r.first]...)
+	first, _ := slices.BinarySearch(shards, r.first)
+	turned := slices.Concat(shards[first:], shards[:first])
 	per := min(r.perShard, r.cfg.Batch)
 	records, err := r.cfg.Source.Claim(ctx, turned, per, r.cfg.Batch)
 	if err != nil {
 		return nil, err
 	}
 	counts := map[int]int{}
-	full := false
 	for _, record := range records {
 		counts[record.Shard]++
-		full = full || counts[record.Shard] == per
 	}
 	switch {
 	case len(records) >= r.cfg.Batch:
-		r.first = max(r.first+len(counts)-1, r.first+1)
-	case full:
+		r.first = records[len(records)-1].Shard
+		if len(counts) == 1 {
+			r.first++
+		}
+		r.perShard = max(minPerShard, r.perShard/2)
+	case slices.ContainsFunc(shards, func(shard int) bool { return counts[shard] == per }):
 		r.perShard = min(r.perShard*2, r.cfg.Batch)
 	default:
 		r.perShard = minPerShard
@@ -65,32 +79,28 @@ func (r *Relay) claim(ctx context.Context, shards []int) ([]schema.Record, error
 	return records, nil
 }
 
-// readDue adds the held records of lanes that are due.
+// readDue makes a lane of each hold that is due, of its oldest held records.
 func (r *Relay) readDue(ctx context.Context, b *batch, owned map[int]int64) (int, error) {
-	due := r.holds.dueHolds(maxDueHolds)
+	due := r.holds.takeDue(min(maxDueHolds, r.cfg.Batch))
 	if len(due) == 0 {
 		return 0, nil
 	}
+	perHold := min(maxPerHold, r.cfg.Batch/len(due))
 	records, err := r.cfg.Source.Held(ctx, due, perHold)
 	if err != nil {
 		return 0, err
 	}
 	for _, hold := range due {
-		epoch, ok := owned[hold.Shard]
-		if !ok {
-			continue
-		}
-		l := &lane{key: hold.Lane, shard: hold.Shard, epoch: epoch, hold: &hold}
-		b.lanes = append(b.lanes, l)
-		b.index[hold.Lane] = l
+		b.addLane(&lane{key: hold.Lane, shard: hold.Shard, epoch: owned[hold.Shard], hold: &hold})
 	}
 	for _, record := range records {
 		if l := b.index[record.Lane()]; l != nil {
 			l.records = append(l.records, record)
+			l.held++
 		}
 	}
 	for _, l := range b.lanes {
-		l.all = len(l.records) < perHold
+		l.all = l.held < perHold
 	}
 	return len(records), nil
 }

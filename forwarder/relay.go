@@ -3,33 +3,31 @@ package forwarder
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-
-	"github.com/postbus-io/postbus/schema"
 )
 
 // A Relay sends the records of an outbox to a broker. Make it with New, run it
 // once. Wake, Expect and Ready may be called from any goroutine at any time.
 type Relay struct {
-	cfg       Config
-	owner     string
-	log       *slog.Logger
-	publisher schema.BatchPublisher
-	single    *oneByOne // set when publisher is one
+	cfg        Config
+	owner      string
+	log        *slog.Logger
+	complaints *complaints
+	publisher  sender
 
 	started   atomic.Bool
 	ready     chan struct{}
 	readyOnce sync.Once
 	wake      chan struct{}
 	expect    chan struct{}
-	fastUntil atomic.Int64 // unix nanoseconds
-	complaint atomic.Int64 // when the last fault was logged, unix nanoseconds
+	born      time.Time    // what fastUntil counts from, by the monotonic clock
+	fastUntil atomic.Int64 // nanoseconds since born
 
 	tenure tenure
 	// ownership is held while the database is asked to change who owns what,
@@ -43,24 +41,24 @@ type Relay struct {
 	first    int // the shard to be served first
 }
 
+// lateAnswer is how long a publisher has, after its time is over, to say what
+// it knows.
+const lateAnswer = time.Second
+
 // New returns a relay. It does no I/O.
 func New(cfg Config) (*Relay, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	r := &Relay{
+	return &Relay{
 		cfg: cfg, owner: cfg.Name + "-" + watermill.NewULID(), log: cfg.Logger,
-		ready: make(chan struct{}), wake: make(chan struct{}, 1), expect: make(chan struct{}, 1),
+		complaints: newComplaints(cfg.Logger),
+		publisher:  newSender(cfg.Publisher, min(lateAnswer, cfg.StopTimeout/4)),
+		ready:      make(chan struct{}), wake: make(chan struct{}, 1), expect: make(chan struct{}, 1),
+		born: time.Now(), tenure: tenure{margin: cfg.Lease / 10},
 		holds: newHolds(), debts: newDebts(), perShard: minPerShard,
-	}
-	if batches, ok := cfg.Publisher.(schema.BatchPublisher); ok {
-		r.publisher = batches
-	} else {
-		r.single = newOneByOne(cfg.Publisher)
-		r.publisher = r.single
-	}
-	return r, nil
+	}, nil
 }
 
 // Owner is the name under which the relay owns shards. No other relay, past or
@@ -84,11 +82,14 @@ const (
 // Expect makes the relay poll fast for about a second: something was published
 // in a transaction whose commit nobody will report. It never blocks.
 func (r *Relay) Expect() {
-	now := time.Now()
-	if r.fastUntil.Swap(now.Add(fastPolling).UnixNano()) < now.UnixNano() {
+	now := time.Since(r.born)
+	if before := r.fastUntil.Swap(int64(now + fastPolling)); before < int64(now+fastPolling/2) {
 		signal(r.expect)
 	}
 }
+
+// expecting tells whether something is expected.
+func (r *Relay) expecting() bool { return int64(time.Since(r.born)) < r.fastUntil.Load() }
 
 func signal(c chan struct{}) {
 	select {
@@ -99,31 +100,43 @@ func signal(c chan struct{}) {
 
 // Run relays until ctx ends. Then it finishes what is in flight, marks it,
 // gives its shards back and returns nil, all within StopTimeout. A database or
-// broker that cannot be reached is waited for.
+// broker that cannot be reached is waited for. The error says what could not be
+// marked or given back when it stopped: the records will be sent again, the
+// shards change hands when the lease is over.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return ErrRunning
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	work, stop := r.workContext(ctx)
 	defer stop()
 	var heartbeat sync.WaitGroup
-	beats, stopBeats := context.WithCancel(work)
-	heartbeat.Go(func() { r.keepTenure(beats) })
+	last := make(chan struct{})
+	heartbeat.Go(func() { r.keepTenure(work, last) })
 	r.loop(ctx, work)
-	stopBeats()
+	unpaid := r.finish(ctx, work)
+	close(last)
 	heartbeat.Wait()
-	if errors.Is(context.Cause(ctx), ErrAbandoned) {
+	if abandoned(ctx) {
 		return nil
 	}
-	return r.leave(work)
+	if err := errors.Join(unpaid, r.cfg.Source.Leave(work, r.owner)); err != nil {
+		return fmt.Errorf("stop relay: %w", err)
+	}
+	return nil
 }
+
+// abandoned tells whether ctx has ended with ErrAbandoned.
+func abandoned(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrAbandoned) }
 
 // workContext outlives ctx by StopTimeout, or not at all when the relay is
 // abandoned.
 func (r *Relay) workContext(ctx context.Context) (context.Context, func()) {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), ErrAbandoned) {
+		if abandoned(ctx) {
 			cancel(ErrAbandoned)
 			return
 		}
@@ -136,128 +149,15 @@ func (r *Relay) workContext(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-func (r *Relay) leave(ctx context.Context) error {
-	if r.single != nil {
-		r.single.wait(ctx)
-	}
-	if err := r.pay(ctx); err != nil {
-		r.complain(ctx, "mark records before leaving", err)
-	}
-	return r.cfg.Source.Leave(ctx, r.owner)
-}
-
-// loop takes turns until ctx ends.
-func (r *Relay) loop(ctx, work context.Context) {
-	faults := 0
-	for ctx.Err() == nil {
-		busy, err := r.turn(ctx, work)
-		switch {
-		case err != nil:
-			faults++
-			r.complain(ctx, "relay", err)
-			r.pause(ctx, delay(faults, 100*time.Millisecond, 5*time.Second), false)
-		case busy:
-			faults = 0
-		default:
-			faults = 0
-			r.pause(ctx, r.holds.next(jittered(r.cfg.PollInterval)), true)
-		}
-	}
-}
-
-// turn pays the debts, reads a batch and sends it. It tells whether there was
-// anything to do.
-func (r *Relay) turn(ctx, work context.Context) (bool, error) {
-	if err := r.pay(work); err != nil {
-		return false, err
-	}
-	owned, err := r.shards(work)
-	if err != nil || len(owned) == 0 {
-		return false, err
-	}
-	b, found, err := r.read(work, owned)
-	if err != nil || ctx.Err() != nil {
-		return false, err
-	}
-	r.send(work, b)
-	r.liftDrained(b)
-	if err := r.pay(work); err != nil {
-		return false, err
-	}
-	return found > 0, b.stopped
-}
-
-// shards returns what the relay owns, after it has given back what is above
-// its share and has read the holds of what is new. Nothing is in flight.
-func (r *Relay) shards(ctx context.Context) (map[int]int64, error) {
-	if err := r.giveBack(ctx); err != nil {
-		return nil, err
-	}
-	owned := r.tenure.owned()
-	return owned, r.holds.sync(ctx, r.cfg.Source, owned)
-}
-
-func (r *Relay) giveBack(ctx context.Context) error {
-	r.ownership.Lock()
-	defer r.ownership.Unlock()
-	owned := r.tenure.owned()
-	n := min(r.tenure.tooMany(), len(owned))
-	if n <= 0 {
+// finish pays what is owed and waits, for half of the stop timeout, for calls
+// of the publisher that were left behind.
+func (r *Relay) finish(ctx, work context.Context) error {
+	if abandoned(ctx) {
 		return nil
 	}
-	back := sortedShards(owned)[len(owned)-n:]
-	if err := r.cfg.Source.Release(ctx, r.owner, back); err != nil {
-		return err
-	}
-	r.tenure.drop(back...)
-	return nil
-}
-
-func sortedShards(owned map[int]int64) []int {
-	shards := make([]int, 0, len(owned))
-	for shard := range owned {
-		shards = append(shards, shard)
-	}
-	slices.Sort(shards)
-	return shards
-}
-
-// pause waits for d, for the end of ctx and, if wakeable, for a signal.
-func (r *Relay) pause(ctx context.Context, d time.Duration, wakeable bool) {
-	end := time.Now().Add(d)
-	for {
-		wait := time.Until(end)
-		wake, expect := r.wake, r.expect
-		if !wakeable {
-			wake, expect = nil, nil
-		} else if time.Now().UnixNano() < r.fastUntil.Load() {
-			wait = min(wait, fastInterval)
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-expect:
-			timer.Stop()
-			continue
-		case <-timer.C:
-		case <-wake:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		return
-	}
-}
-
-// complaintInterval is how often a fault that goes on is logged.
-const complaintInterval = 5 * time.Second
-
-// complain logs a fault, at most once an interval.
-func (r *Relay) complain(ctx context.Context, doing string, err error) {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return
-	}
-	now := time.Now().UnixNano()
-	last := r.complaint.Load()
-	if now-last > int64(complaintInterval) && r.complaint.CompareAndSwap(last, now) {
-		r.log.Warn("relay waits and tries again", "doing", doing, "error", bounded(err))
-	}
+	err := r.pay(work)
+	waiting, cancel := context.WithTimeout(work, r.cfg.StopTimeout/2)
+	defer cancel()
+	r.publisher.wait(waiting)
+	return err
 }

@@ -37,7 +37,7 @@ type ConsumerConfig struct {
 	// that was never run leaves it to whoever made it.
 	Subscriber message.Subscriber
 	// Lanes is how many messages of one topic are worked on at once, each of
-	// another key. Defaults to 16.
+	// another key or without one. Defaults to 16, or to Window if that is less.
 	Lanes int
 	// Window is how many messages of one topic are taken from the subscriber
 	// and not acknowledged. Defaults to 64.
@@ -222,29 +222,29 @@ func (c *Consumer) Run(ctx context.Context) error {
 }
 
 // subscribe subscribes to all topics before a router exists: one that fails to
-// subscribe leaves goroutines behind. A context that ends meanwhile is no
-// fault; then the subscriptions are those made by then.
+// subscribe leaves goroutines behind. A context that ends meanwhile interrupts
+// it and is no fault. Later its end does not touch the subscriptions: stop does.
 func (c *Consumer) subscribe(ctx context.Context) ([]*subscription, error) {
+	own, interrupt := context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, interrupt)()
 	var subscriptions []*subscription
 	for _, d := range c.dispatchers {
-		if ctx.Err() != nil {
-			return subscriptions, nil
-		}
-		s, err := c.intake.subscribe(ctx, d.topic)
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return subscriptions, nil
-		}
-		if err != nil {
+		s, err := c.intake.subscribe(own, d.topic)
+		switch {
+		case err == nil:
+			subscriptions = append(subscriptions, s)
+		case ctx.Err() != nil && errors.Is(err, context.Canceled):
+			return nil, nil
+		default:
 			return nil, err
 		}
-		subscriptions = append(subscriptions, s)
 	}
 	return subscriptions, nil
 }
 
 // work runs the handlers until ctx or a subscription ends, then stops.
 func (c *Consumer) work(ctx context.Context, subscriptions []*subscription) error {
-	if len(subscriptions) < len(c.dispatchers) {
+	if ctx.Err() != nil {
 		return c.intake.Close()
 	}
 	router, err := c.router(subscriptions)
@@ -265,7 +265,7 @@ func (c *Consumer) work(ctx context.Context, subscriptions []*subscription) erro
 	case topic := <-lostOf(subscriptions):
 		fault = fmt.Errorf("%w: topic %s", ErrSubscriptionEnded, topic)
 	}
-	endRouter() // tells the router that the end of its subscriptions is no error
+	endRouter() // before the subscriptions end, or the router calls that an error
 	return errors.Join(fault, c.stop(router), <-routed)
 }
 

@@ -64,7 +64,8 @@ func (b Backoff) start() *backoff.ExponentialBackOff {
 // IntakeConfig configures an [Intake].
 type IntakeConfig struct {
 	// Lanes is how many messages of one subscription are handed out and not
-	// settled at once, each of another key or without one. Defaults to 16.
+	// settled at once, each of another key or without one. Defaults to 16, or
+	// to Window if that is less.
 	Lanes int
 	// Window is how many messages of one subscription are taken from the inner
 	// subscriber and not acknowledged, the handed-out ones included. It is at
@@ -84,8 +85,8 @@ type IntakeConfig struct {
 }
 
 func (c IntakeConfig) withDefaults() IntakeConfig {
-	c.Lanes = orDefault(c.Lanes, DefaultLanes)
 	c.Window = orDefault(c.Window, DefaultWindow)
+	c.Lanes = orDefault(c.Lanes, min(DefaultLanes, c.Window))
 	c.DrainTimeout = orDefault(c.DrainTimeout, DefaultDrainTimeout)
 	c.DrainGrace = orDefault(c.DrainGrace, DefaultDrainGrace)
 	c.NackBackoff.Initial = orDefault(c.NackBackoff.Initial, DefaultBackoffInitial)
@@ -164,6 +165,12 @@ func invalid(what string, faults []error) error {
 // The window is a part of one stream: messages of a hot key take up room in it
 // while they wait. When a window is full of one key, other keys get in only as
 // that one goes on; a larger Window is the remedy.
+//
+// In a router made by hand, CloseTimeout is to exceed DrainTimeout and
+// DrainGrace together. Stop in this order: the Intake's Close, the router's, and
+// the Intake's again if the router may have been first, since it does not wait
+// for its subscribers. Give the router one handler per topic: the order of keys
+// is kept within one subscription.
 //
 // All methods are safe for concurrent use.
 type Intake struct {

@@ -121,12 +121,18 @@ func (s *subscription) attempt(working context.Context, inner *message.Message) 
 	if !s.handOut(inner, outer) {
 		return leftAlone
 	}
+	return s.await(inner, outer)
+}
+
+// await waits until a copy that was handed out is settled, or abandoned. It
+// looks once more after the wait: a select with both ready picks at random.
+func (s *subscription) await(inner, outer *message.Message) outcome {
 	select {
 	case <-outer.Acked():
 	case <-outer.Nacked():
 	case <-s.abandoned:
 	}
-	switch { // once more, since the select picks at random
+	switch {
 	case isClosed(outer.Acked()) && !isRevoked(inner):
 		return acked
 	case isClosed(outer.Acked()):

@@ -26,6 +26,7 @@ type scripted struct {
 	closeWith    error // of Close
 	hangs        bool  // Subscribe waits for the end of its context
 	neverCloses  bool  // channels stay open for good
+	stubborn     bool  // a message that is ready is sent, whatever has ended
 	contextValue any   // in each message's context, under contextKey{}
 
 	mu      sync.Mutex
@@ -108,8 +109,12 @@ func (s *scripted) pump(ctx context.Context, st *stream, out chan *message.Messa
 			return
 		case msg := <-st.queue:
 			s.prepare(ctx, msg)
+			ended := ctx.Done()
+			if s.stubborn {
+				ended = nil
+			}
 			select {
-			case <-ctx.Done():
+			case <-ended:
 				return
 			case out <- msg:
 				s.took(msg)

@@ -34,10 +34,14 @@ func (in *inbox) begin(ctx context.Context) (*attempt, error) {
 	return &attempt{tx: tx, ctx: txCtx, end: end, detach: detach, timeout: in.cfg.CommitTimeout}, nil
 }
 
+// errEnded is why a transaction was not committed whose message's context had
+// ended. The cause is not known to a.ctx yet: it is told by a goroutine.
+var errEnded = errors.New("context ended before the commit")
+
 // commit commits unless the message's context has ended already.
 func (a *attempt) commit() error {
 	if !a.detach() {
-		return errors.Join(context.Cause(a.ctx), a.rollback())
+		return errEnded
 	}
 	defer a.limit()()
 	return a.tx.Commit()

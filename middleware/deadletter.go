@@ -60,12 +60,10 @@ type deadLetter struct {
 
 func (d *deadLetter) wrap(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		received := originalOf(msg)
-		produced, err := h(msg)
+		produced, err := originalOf(msg).lend(h, msg)
 		if err == nil {
 			return produced, nil
 		}
-		received.restore(msg)
 		final := finalOf(msg.Context(), err)
 		if final == nil {
 			return nil, err

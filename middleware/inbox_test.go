@@ -322,7 +322,7 @@ func requireInterruption(t *testing.T, cause, result error) {
 		cancel(cause)
 		select {
 		case <-s.rollbackSeen: // its locks are free while it still runs
-		case <-time.After(10 * time.Second):
+		case <-time.After(5 * time.Second):
 			t.Error("no rollback")
 		}
 		return nil, result
@@ -340,6 +340,36 @@ func requireInterruption(t *testing.T, cause, result error) {
 	require.Zero(t, commits)
 }
 
+func TestInbox_H41_ContextThatEndsRightBeforeTheCommitIsNoAck(t *testing.T) {
+	t.Parallel()
+	s := &server{}
+	inbox := newInbox(t, s.open(t), &fakeDatabase{})
+	for range 500 { // database/sql may not have heard of it when the commit begins
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, err := inbox(func(*message.Message) ([]*message.Message, error) {
+			cancel(schema.ErrRevoked)
+			return nil, nil
+		})(orderWith(ctx, "m1", "o1"))
+		require.ErrorIs(t, err, schema.ErrRevoked)
+	}
+	_, commits, _ := s.counts()
+	require.Zero(t, commits)
+}
+
+func TestInbox_H41_ConnectionThatBreaksWithTheContextIsAnInterruption(t *testing.T) {
+	t.Parallel()
+	s := &server{rollbackFunc: func() error { return driver.ErrBadConn }}
+	inbox := newInbox(t, s.open(t), &fakeDatabase{})
+	for range 500 { // it is the one who rolls back first that sees the broken connection
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, err := inbox(func(*message.Message) ([]*message.Message, error) {
+			cancel(schema.ErrRevoked)
+			return nil, errBusiness
+		})(orderWith(ctx, "m1", "o1"))
+		requireInterrupted(t, err, schema.ErrRevoked)
+	}
+}
+
 func TestInbox_BeginEndsWithTheMessagesContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -348,7 +378,7 @@ func TestInbox_BeginEndsWithTheMessagesContext(t *testing.T) {
 		select {
 		case <-txCtx.Done():
 			return txCtx.Err()
-		case <-time.After(10 * time.Second):
+		case <-time.After(5 * time.Second):
 			return errors.New("BEGIN goes on")
 		}
 	}}

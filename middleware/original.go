@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// An original is a message as it was before a handler could change it.
+// An original is a message as it was received.
 type original struct {
 	ctx      context.Context //nolint:containedctx // it is a part of the message that handlers change
 	id       string
@@ -17,16 +17,16 @@ type original struct {
 }
 
 func originalOf(msg *message.Message) original {
-	return original{
-		ctx: msg.Context(), id: msg.UUID,
-		payload: slices.Clone(msg.Payload), metadata: maps.Clone(msg.Metadata),
-	}
+	return original{ctx: msg.Context(), id: msg.UUID, payload: msg.Payload, metadata: msg.Metadata}
 }
 
-// restore makes msg what it was. It may be called again: msg gets copies.
-func (o original) restore(msg *message.Message) {
-	msg.UUID = o.id
-	msg.Payload = slices.Clone(o.payload)
-	msg.Metadata = maps.Clone(o.metadata)
-	msg.SetContext(o.ctx)
+// lend runs h on msg with copies of payload and metadata, which h may change,
+// and makes msg the original again.
+func (o original) lend(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+	defer func() {
+		msg.UUID, msg.Payload, msg.Metadata = o.id, o.payload, o.metadata
+		msg.SetContext(o.ctx)
+	}()
+	msg.Payload, msg.Metadata = slices.Clone(o.payload), maps.Clone(o.metadata)
+	return h(msg)
 }

@@ -87,9 +87,9 @@ func (c RetryConfig) faults() []error {
 }
 
 // Retry runs the work inside until it succeeds, its attempts are used up
-// ([ExhaustedError]) or the message's context ends ([InterruptedError]). The
-// message is as it was received before each try, and after the last one if that
-// failed. What a failure means:
+// ([ExhaustedError]) or the message's context ends ([InterruptedError]). Each try
+// is given the message as it was received, in copies of payload and metadata, and
+// it is that message again when Retry returns. What a failure means:
 //
 //   - The context is done: a shutdown or a revoked delivery. Returned at once,
 //     nothing is counted.
@@ -121,15 +121,13 @@ type retry struct {
 func (r *retry) wrap(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		received := originalOf(msg)
-		defer msg.SetContext(received.ctx)
 		t := r.newTries(msg)
 		for received.ctx.Err() == nil {
 			began := time.Now()
-			produced, err := h(msg)
+			produced, err := received.lend(h, msg)
 			if err == nil {
 				return produced, nil
 			}
-			received.restore(msg)
 			wait, err := t.judge(err, time.Since(began))
 			if err != nil {
 				return nil, err

@@ -28,13 +28,21 @@ CREATE TABLE effects (handler TEXT, message_id TEXT);`
 
 func newToy(t *testing.T) toyDatabase {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "toy.db")
+	toy, err := openToy(filepath.Join(t.TempDir(), "toy.db"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, toy.db.Close()) })
+	return toy
+}
+
+func openToy(path string) (toyDatabase, error) {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_txlock=immediate")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	_, err = db.Exec(toyTables)
-	require.NoError(t, err)
-	return toyDatabase{db}
+	if err != nil {
+		return toyDatabase{}, err
+	}
+	if _, err := db.Exec(toyTables); err != nil {
+		return toyDatabase{}, errors.Join(err, db.Close())
+	}
+	return toyDatabase{db}, nil
 }
 
 func (d toyDatabase) Receive(ctx context.Context, tx *sql.Tx, m schema.Delivery) (schema.Verdict, error) {

@@ -42,6 +42,8 @@ func definitionFault(name string, version int) error {
 		return fmt.Errorf("%w: name %q is not of the form nouns.verbed (%s)", ErrInvalidEvent, name, eventNamePattern)
 	case version < 1:
 		return fmt.Errorf("%w: %s has version %d, the first is 1", ErrInvalidEvent, name, version)
+	case version > MaxVersion:
+		return fmt.Errorf("%w: %s has version %d, the last is %d", ErrInvalidEvent, name, version, MaxVersion)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func Key(msg *message.Message) string { return msg.Metadata.Get(HeaderKey) }
 // userHeaderFault says why an application may not set a header, or "".
 func userHeaderFault(name, value string) string {
 	if IsReservedHeader(name) {
-		return fmt.Sprintf("header %q: names starting with %q or %q are reserved", name, HeaderPrefix, watermillPrefix)
+		return fmt.Sprintf("header %.64q: names starting with %q or %q are reserved", name, HeaderPrefix, watermillPrefix)
 	}
 	return headerTextFault(name, value)
 }
@@ -79,13 +79,13 @@ func headerTextFault(name, value string) string {
 	case name == "":
 		return "header with an empty name"
 	case !utf8.ValidString(name) || strings.ContainsAny(name, "\x00\r\n"):
-		return fmt.Sprintf("header %q: the name has a NUL, a line break or invalid UTF-8", name)
+		return fmt.Sprintf("header %.64q: the name has a NUL, a line break or invalid UTF-8", name)
 	case len(name) > MaxHeaderNameBytes:
 		return fmt.Sprintf("header %.32q...: the name has %d bytes, the limit is %d", name, len(name), MaxHeaderNameBytes)
 	case !utf8.ValidString(value):
-		return fmt.Sprintf("header %q: the value is not valid UTF-8; encode binary values, for example as base64", name)
+		return fmt.Sprintf("header %.64q: the value is not valid UTF-8; encode binary values, for example as base64", name)
 	case strings.ContainsRune(value, 0):
-		return fmt.Sprintf("header %q: the value has a NUL byte", name)
+		return fmt.Sprintf("header %.64q: the value has a NUL byte", name)
 	}
 	return ""
 }

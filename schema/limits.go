@@ -32,6 +32,8 @@ const (
 	// 200 bytes leave room for an event's version and a consumer's bucket in
 	// what brokers derive from them.
 	MaxNameBytes = 200
+	// MaxVersion is the highest version of an event: a PostgreSQL integer.
+	MaxVersion = 1<<31 - 1
 )
 
 // Limits bound what may be published. The zero value means the defaults.
@@ -92,7 +94,7 @@ func (l Limits) checkHeaders(headers message.Metadata, add func(string, ...any))
 		count++
 		size += len(name) + len(value)
 		if IsReservedHeader(name) && !wireHeaders[name] {
-			add("header %q: names starting with %q or %q are reserved", name, HeaderPrefix, watermillPrefix)
+			add("header %.64q: names starting with %q or %q are reserved", name, HeaderPrefix, watermillPrefix)
 		}
 		if fault := headerTextFault(name, value); fault != "" {
 			add("%s", fault)

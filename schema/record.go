@@ -103,14 +103,16 @@ func NewRecord(msg *message.Message, shards int) Record {
 	headers := maps.Clone(map[string]string(msg.Metadata))
 	take := func(name string) string {
 		value := headers[name]
-		delete(headers, name)
+		if value != "" || localHeaders[name] {
+			delete(headers, name)
+		}
 		return value
 	}
 	r := Record{
 		MessageID: msg.UUID, Topic: take(HeaderTopic), Key: take(HeaderKey),
 		AggregateType: take(HeaderAggregateType), Payload: msg.Payload,
 	}
-	if version, err := Version(msg); err == nil {
+	if version, err := Version(msg); err == nil && headers[HeaderVersion] == strconv.Itoa(version) {
 		r.Version = version
 		delete(headers, HeaderVersion)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -135,7 +136,7 @@ func (r *Registry) Encode(o Outgoing) (*message.Message, error) {
 }
 
 func (r *Registry) check(o Outgoing) error {
-	faults := o.faults
+	faults := slices.Clip(o.faults) // o is a copy, what it points to is not
 	if o.ordered && o.Key == "" {
 		faults = append(faults, fmt.Errorf("%w: use Unordered when no order is to be kept", ErrEmptyKey))
 	}
@@ -214,9 +215,9 @@ func Decode[T any](codec Codec, topic string, msg *message.Message) (Received[T]
 // Version returns the version of msg, an error when the header is no number.
 func Version(msg *message.Message) (int, error) {
 	text := msg.Metadata.Get(HeaderVersion)
-	version, err := strconv.Atoi(text)
+	version, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || version < 1 {
-		return 0, Permanent(fmt.Errorf("%w: header %s is %.32q, not a number from 1", ErrUndecodable, HeaderVersion, text))
+		return 0, Permanent(fmt.Errorf("%w: header %s is %.32q, not a number from 1 to %d", ErrUndecodable, HeaderVersion, text, MaxVersion))
 	}
-	return version, nil
+	return int(version), nil
 }

@@ -20,8 +20,8 @@ type Tx interface {
 
 var sqlTxType = reflect.TypeFor[*sql.Tx]()
 
-// Unwrap returns the *sql.Tx inside a wrapper that embeds one, and tx itself
-// otherwise. A wrapper's own ExecContext is not trusted with our statements:
+// Unwrap returns the *sql.Tx inside a wrapper that embeds one, or that embeds
+// such a wrapper, and tx itself otherwise. A wrapper's own ExecContext is not trusted with our statements:
 // bun's, for one, formats the query itself and drops the arguments of $1.
 // A nil transaction, bare or inside a wrapper, is [ErrNoTransaction].
 func Unwrap(tx Tx) (Tx, error) {
@@ -48,18 +48,45 @@ func Unwrap(tx Tx) (Tx, error) {
 }
 
 func unwrapStruct(v reflect.Value, tx Tx) (Tx, error) {
+	inner, found := embeddedTx(v, maxWrappers)
+	switch {
+	case !found:
+		return tx, nil
+	case inner == nil:
+		return nil, fmt.Errorf("%w: nil *sql.Tx in %T", ErrNoTransaction, tx)
+	}
+	return inner, nil
+}
+
+// maxWrappers ends the search in a type that embeds itself.
+const maxWrappers = 4
+
+// embeddedTx returns the *sql.Tx that the struct v embeds, itself or by what it
+// embeds. A nil wrapper on the way hides a nil one.
+func embeddedTx(v reflect.Value, depth int) (inner *sql.Tx, found bool) {
 	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		if !field.Anonymous || field.Type != sqlTxType || !field.IsExported() {
+		field := v.Field(i)
+		if !v.Type().Field(i).Anonymous {
 			continue
 		}
-		inner, _ := v.Field(i).Interface().(*sql.Tx)
-		if inner == nil {
-			return nil, fmt.Errorf("%w: nil *sql.Tx in %T", ErrNoTransaction, tx)
+		if field.Type() == sqlTxType && field.CanInterface() {
+			inner, found = field.Interface().(*sql.Tx)
+			return inner, found
 		}
-		return inner, nil
+		if field.Kind() == reflect.Pointer {
+			if field.IsNil() {
+				field = reflect.Zero(field.Type().Elem())
+			} else {
+				field = field.Elem()
+			}
+		}
+		if field.Kind() == reflect.Struct && depth > 0 {
+			if inner, found = embeddedTx(field, depth-1); found {
+				return inner, true
+			}
+		}
 	}
-	return tx, nil
+	return nil, false
 }
 
 // An Executor runs statements of a library that knows no context, such as

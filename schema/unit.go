@@ -22,7 +22,8 @@ type Unit struct {
 	// Tx is the transaction; only the Unit ends it.
 	Tx *sql.Tx
 
-	ctx     context.Context //nolint:containedctx // it lives exactly as long as the transaction
+	caller  context.Context //nolint:containedctx // both live exactly as long as the transaction
+	ctx     context.Context //nolint:containedctx // see above
 	end     context.CancelCauseFunc
 	detach  func() bool
 	timeout time.Duration
@@ -39,14 +40,15 @@ func BeginUnit(ctx context.Context, db *sql.DB, options *sql.TxOptions, timeout 
 		end(nil)
 		return nil, err
 	}
-	return &Unit{Tx: tx, ctx: txCtx, end: end, detach: detach, timeout: timeout}, nil
+	return &Unit{Tx: tx, caller: ctx, ctx: txCtx, end: end, detach: detach, timeout: timeout}, nil
 }
 
 // Commit commits, unless the context has ended already: then it rolls back and
 // returns the context's cause.
 func (u *Unit) Commit() error {
 	if !u.detach() {
-		return errors.Join(context.Cause(u.ctx), u.Rollback())
+		// The cause of our own context may not be set yet.
+		return errors.Join(context.Cause(u.caller), u.Rollback())
 	}
 	defer u.limit()()
 	return u.Tx.Commit()

@@ -26,12 +26,11 @@ func exercisePayloads(t *testing.T, s *stage) {
 	for name, payload := range payloads {
 		s.publish(t, message.NewMessage(watermill.NewULID(), payload))
 		received := s.receive(t, msgs)
-		assert.Equal(t, payload, append([]byte(nil), received.Payload...), "payload %s", name)
-		received.Ack()
-		if payload == nil && !s.features.NilPayload {
-			continue
+		assert.Equal(t, string(payload), string(received.Payload), "payload %s", name)
+		if payload != nil || s.features.NilPayload {
+			assert.Equal(t, payload == nil, received.Payload == nil, "payload %s: nil", name)
 		}
-		assert.Equal(t, payload == nil, received.Payload == nil, "payload %s: nil", name)
+		received.Ack()
 	}
 }
 

@@ -3,12 +3,10 @@ package memory_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/postbus-io/postbus/eventbus/eventbustest"
 	"github.com/postbus-io/postbus/eventbus/memory"
@@ -43,15 +41,4 @@ func refuse(_ context.Context, topic string, msg *message.Message, next func() e
 		return &schema.PublishError{Class: schema.PublishRecord, Topic: topic, Err: errors.New("too large")}
 	}
 	return next()
-}
-
-func newBroker(t testing.TB, config memory.Config) *memory.Broker {
-	t.Helper()
-	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
-	}
-	broker, err := memory.New(config)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, broker.Close()) })
-	return broker
 }

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/postbus-io/postbus/schema"
 )
@@ -33,8 +33,7 @@ type Database struct {
 	tables  schema.Tables
 	stmts   *schema.Rewriter
 
-	shardsMu sync.Mutex
-	shards   int
+	shards atomic.Int64 // 0: not read yet
 }
 
 var _ schema.Database = (*Database)(nil)
@@ -54,20 +53,18 @@ func New(db *sql.DB, cfg Config) (*Database, error) {
 // Kind implements [schema.Database].
 func (d *Database) Kind() string { return Kind }
 
-// checkSQL returns the newest migration, the cache of the outbox's sequence
-// (0 if there is none) and the number of shards. Input: the outbox's name.
+// checkSQL returns the newest migration and the cache of the outbox's sequence
+// (0 if there is none). Input: the outbox's name.
 const checkSQL = `
 SELECT (SELECT coalesce(max(version_id), 0) FROM postbus_migrations WHERE is_applied),
        coalesce((SELECT s.seqcache FROM pg_catalog.pg_sequence s
-                 WHERE s.seqrelid = pg_catalog.pg_get_serial_sequence($1, 'id')::regclass), 0),
-       (SELECT count(*) FROM postbus_shards)`
+                 WHERE s.seqrelid = pg_catalog.pg_get_serial_sequence($1, 'id')::regclass), 0)`
 
 // Check implements [schema.Database].
 func (d *Database) Check(ctx context.Context) error {
 	var version, cache int64
-	var shards int
 	row := d.db.QueryRowContext(ctx, d.stmts.SQL(checkSQL), d.tables.Table("outbox"))
-	if err := row.Scan(&version, &cache, &shards); err != nil {
+	if err := row.Scan(&version, &cache); err != nil {
 		if state := sqlState(err); state == stateUndefinedTable || state == stateUndefinedColumn {
 			return fmt.Errorf("%w: %s is not there; run the migrations first (eventbus.Migrate)", schema.ErrNotMigrated, d.tables.Table("outbox"))
 		}
@@ -79,40 +76,46 @@ func (d *Database) Check(ctx context.Context) error {
 	case cache != 1:
 		return fmt.Errorf("%w: the sequence of %s has CACHE %d, so ids of two sessions would be out of order; ALTER TABLE %[2]s ALTER COLUMN id SET CACHE 1",
 			schema.ErrUnsafeDatabase, d.tables.Table("outbox"), cache)
-	case shards == 0:
-		return fmt.Errorf("%w: %s is empty, so nobody could own a record; restore its rows 0 to %d", schema.ErrUnsafeDatabase, d.tables.Table("shards"), schema.DefaultShards-1)
 	}
-	d.shardsMu.Lock()
-	defer d.shardsMu.Unlock()
-	d.shards = shards
-	return nil
+	_, err := d.countShards(ctx, d.db)
+	return err
 }
 
-// shardCountSQL returns the number of shards.
-const shardCountSQL = `SELECT count(*) FROM postbus_shards`
-
-// shardCount reads the number of shards once, inside the caller's transaction:
-// a second connection could wait for ever in a pool of one.
+// shardCount returns the number of shards, read once inside the caller's
+// transaction: a second connection could wait for ever in a pool of one.
 func (d *Database) shardCount(ctx context.Context, tx schema.Tx) (int, error) {
-	d.shardsMu.Lock()
-	defer d.shardsMu.Unlock()
-	if d.shards > 0 {
-		return d.shards, nil
+	if n := d.shards.Load(); n > 0 {
+		return int(n), nil
 	}
-	var n int
-	if err := tx.QueryRowContext(ctx, d.stmts.SQL(shardCountSQL)).Scan(&n); err != nil {
+	return d.countShards(ctx, tx)
+}
+
+// countShardsSQL returns the number of shards, and what it is to be by the
+// highest one.
+const countShardsSQL = `SELECT count(*), coalesce(max(shard) + 1, 0) FROM postbus_shards`
+
+// countShards refuses a table with holes: nobody could own the records of a
+// missing shard, and with another count the keys would be on other shards.
+func (d *Database) countShards(ctx context.Context, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}) (int, error) {
+	var n, want int
+	if err := q.QueryRowContext(ctx, d.stmts.SQL(countShardsSQL)).Scan(&n, &want); err != nil {
 		return 0, fmt.Errorf("count shards: %w", err)
 	}
-	if n == 0 {
-		return 0, fmt.Errorf("%w: no shards", schema.ErrUnsafeDatabase)
+	if n == 0 || n != want {
+		return 0, fmt.Errorf("%w: %s has %d rows, not one for each shard from 0 to %d; restore the missing ones",
+			schema.ErrUnsafeDatabase, d.tables.Table("shards"), n, max(want, schema.DefaultShards)-1)
 	}
-	d.shards = n
+	d.shards.Store(int64(n))
 	return n, nil
 }
 
-// inTx runs f in a transaction of its own. An error of f rolls back.
+// inTx runs f in a transaction of its own, at READ COMMITTED whatever the
+// server's default is: a statement behind a lock is to see what the lock waited
+// for. An error of f rolls back.
 func (d *Database) inTx(ctx context.Context, f func(tx *sql.Tx) error) error {
-	tx, err := d.db.BeginTx(ctx, nil)
+	tx, err := d.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

@@ -26,7 +26,6 @@ const (
 	stateIdleInTransaction    = "25P03"
 	stateUndefinedTable       = "42P01"
 	stateUndefinedColumn      = "42703"
-	stateInsufficientRights   = "42501"
 	stateClassConnection      = "08"
 )
 
@@ -51,10 +50,13 @@ func (d *Database) Classify(err error) schema.ErrorClass {
 
 func classifyConnection(err error) schema.ErrorClass {
 	var netErr net.Error
+	// pgx's errors of a connection, which may hide the network's, say whether
+	// it is safe to retry.
+	var pgxErr interface{ SafeToRetry() bool }
 	switch {
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
-		errors.As(err, &netErr):
+		errors.As(err, &netErr), errors.As(err, &pgxErr):
 		return schema.ErrorUnavailable
 	}
 	return schema.ErrorOther

@@ -46,15 +46,18 @@ func (d *Database) Holds(ctx context.Context, shards []int) ([]schema.Hold, erro
 }
 
 // heldSQL returns, for each lane in the parallel arrays $1 to $4, its oldest
-// $5 held records in id order, by the index of records aside.
+// $5 held records in id order. It walks the index of records aside from where
+// the lane starts: with equalities in place of the row comparison, or state = 1
+// in place of NOT IN, the server expects few rows, and reads and sorts all of a
+// lane that has many.
 const heldSQL = `
 SELECT o.* FROM unnest($1::smallint[], $2::text[], $3::text[], $4::bigint[]) AS h (shard, topic, key, record)
 CROSS JOIN LATERAL (
     SELECT ` + recordColumns + `
     FROM postbus_outbox
-    WHERE shard = h.shard AND topic = h.topic AND key = h.key AND state IN (1, 2, 3) AND state = 1
-      AND (h.record = 0 OR id = h.record)
-    ORDER BY id LIMIT $5) AS o`
+    WHERE (shard, topic, key, id) >= (h.shard, h.topic, h.key, h.record) AND state IN (1, 2, 3) AND state NOT IN (2, 3)
+    ORDER BY postbus_outbox.shard, postbus_outbox.topic, postbus_outbox.key, postbus_outbox.id LIMIT $5) AS o
+WHERE o.shard = h.shard AND o.topic = h.topic AND o.key = h.key AND (h.record = 0 OR o.id = h.record)`
 
 // Held implements [schema.Source].
 func (d *Database) Held(ctx context.Context, holds []schema.Hold, perHold int) ([]schema.Record, error) {
@@ -128,27 +131,26 @@ func (d *Database) settle(ctx context.Context, tx *sql.Tx, s schema.Settlement) 
 }
 
 // holdRecordsSQL moves waiting records $2 of shard $1 behind their hold.
-const holdRecordsSQL = `UPDATE postbus_outbox SET state = 1 WHERE shard = $1 AND id = ANY ($2::bigint[]) AND state = 0`
+const holdRecordsSQL = `
+UPDATE postbus_outbox SET state = 1
+WHERE state + 0 = 0 AND ctid = ANY (ARRAY(
+    SELECT r.ctid FROM unnest($2::bigint[]) AS s (id)
+    CROSS JOIN LATERAL (SELECT ctid FROM postbus_outbox WHERE shard = $1 AND id = s.id AND state = 0 LIMIT 1) AS r))`
 
-// failWaitingSQL and failAsideSQL write failures, as parallel arrays $1 to $5
-// (microseconds from now, NULL for never), to records of shard $6 that are
-// still un-sent: waiting ones by the claim index, the others by that of the
-// records aside.
-const (
-	failWaitingSQL = `
+// failSQL writes failures, as parallel arrays $1 to $5 (microseconds from now,
+// NULL for never), to records of shard $6 that are waiting or held: the former
+// are found by the claim index, the latter by that of the records aside.
+const failSQL = `
 UPDATE postbus_outbox o
 SET state = f.state, retry_count = f.attempts, last_error = f.error,
     next_attempt_at = clock_timestamp() + f.retry * interval '1 microsecond'
 FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::bigint[], $5::text[]) AS f (id, state, attempts, retry, error)
-WHERE o.shard = $6 AND o.id = f.id AND o.state = 0`
-
-	failAsideSQL = `
-UPDATE postbus_outbox o
-SET state = f.state, retry_count = f.attempts, last_error = f.error,
-    next_attempt_at = clock_timestamp() + f.retry * interval '1 microsecond'
-FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::bigint[], $5::text[]) AS f (id, state, attempts, retry, error)
-WHERE o.shard = $6 AND o.id = f.id AND o.state IN (1, 2, 3) AND o.state = 1`
-)
+WHERE o.id = f.id AND o.shard = $6 AND o.state + 0 IN (0, 1) AND o.ctid = ANY (ARRAY(
+    SELECT r.ctid FROM unnest($1::bigint[]) AS s (id)
+    CROSS JOIN LATERAL (
+        (SELECT ctid FROM postbus_outbox WHERE shard = $6 AND id = s.id AND state = 0 LIMIT 1)
+        UNION ALL
+        (SELECT ctid FROM postbus_outbox WHERE id = s.id AND state IN (1, 2, 3) AND state = 1 LIMIT 1)) AS r))`
 
 func (d *Database) writeFailures(ctx context.Context, tx *sql.Tx, shard int, failed []schema.Failure) error {
 	if len(failed) == 0 {
@@ -162,22 +164,20 @@ func (d *Database) writeFailures(ctx context.Context, tx *sql.Tx, shard int, fai
 		attempts, retries = append(attempts, int64(f.Attempts)), append(retries, microseconds(f.Retry))
 		texts = append(texts, f.Error)
 	}
-	// Aside first: what the second statement moves aside is not met again.
-	for _, query := range []string{failAsideSQL, failWaitingSQL} {
-		if _, err := tx.ExecContext(ctx, d.stmts.SQL(query), ids, states, attempts, pq.Array(retries), texts, shard); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := tx.ExecContext(ctx, d.stmts.SQL(failSQL), ids, states, attempts, pq.Array(retries), texts, shard)
+	return err
 }
 
 // putHoldsSQL writes holds, as parallel arrays $1 to $7 (microseconds from
-// now, NULL for never), over those of the same lanes.
+// now, NULL for never), over those of the same lanes; the last one of a lane
+// counts, since one statement cannot write a row twice.
 const putHoldsSQL = `
 INSERT INTO postbus_holds (shard, topic, key, record, head, next_attempt_at, reason)
-SELECT shard, topic, key, record, head, clock_timestamp() + retry * interval '1 microsecond', reason
+SELECT DISTINCT ON (shard, topic, key, record)
+       shard, topic, key, record, head, clock_timestamp() + retry * interval '1 microsecond', reason
 FROM unnest($1::smallint[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
-     AS h (shard, topic, key, record, head, retry, reason)
+     WITH ORDINALITY AS h (shard, topic, key, record, head, retry, reason, n)
+ORDER BY shard, topic, key, record, n DESC
 ON CONFLICT (shard, topic, key, record) DO UPDATE
 SET head = excluded.head, next_attempt_at = excluded.next_attempt_at, reason = excluded.reason`
 

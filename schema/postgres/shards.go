@@ -50,15 +50,23 @@ func (d *Database) Heartbeat(ctx context.Context, owner string, lease time.Durat
 }
 
 // acquireSQL gives relay $1 up to $2 shards without a living owner. SKIP
-// LOCKED passes over those that another relay is taking just now.
+// LOCKED passes over those that another relay is taking just now; the epoch,
+// compared as the row is locked, over those that it has taken since this
+// statement began: the join with the relays is not done again then. Each step
+// is MATERIALIZED, so that it runs once and the limit holds.
 const acquireSQL = `
-UPDATE postbus_shards SET owner = $1, epoch = epoch + 1
-WHERE shard IN (
-    SELECT s.shard FROM postbus_shards s LEFT JOIN postbus_relays r ON r.owner = s.owner
+WITH free AS MATERIALIZED (
+    SELECT s.shard, s.epoch FROM postbus_shards s LEFT JOIN postbus_relays r ON r.owner = s.owner
     WHERE s.owner IS NULL OR r.owner IS NULL OR r.lease_until < clock_timestamp()
+), locked AS MATERIALIZED (
+    SELECT s.shard FROM postbus_shards s JOIN free f ON f.shard = s.shard
+    WHERE s.epoch = f.epoch
     ORDER BY s.shard LIMIT $2
-    FOR UPDATE OF s SKIP LOCKED)
-RETURNING shard, epoch`
+    FOR UPDATE OF s SKIP LOCKED
+)
+UPDATE postbus_shards s SET owner = $1, epoch = s.epoch + 1
+FROM locked l WHERE s.shard = l.shard
+RETURNING s.shard, s.epoch`
 
 // forgetSQL removes relays whose lease ended long ago; their shards, if they
 // still have any, count as free then.

@@ -66,16 +66,29 @@ func scanRecord(rows *sql.Rows) (schema.Record, error) {
 	return r, nil
 }
 
+// Statements that change records find the rows first, one index lookup each in
+// a lateral subquery, and then go by ctid. A join would do, but its plan flips:
+// the waiting rows of an outbox come and go, statistics that were taken when
+// there were none make a scan of all of them look cheap, and then a backlog is
+// read whole for each batch. "state + 0" keeps the second look at the state,
+// for rows that were waited for, from being taken for such an index condition.
+
 // sentWaitingSQL deletes the waiting records with shards $1 and ids $2, by the
 // claim index. Two relays that delete the same records can deadlock; the one
 // that the server picks tries again.
 const sentWaitingSQL = `
-DELETE FROM postbus_outbox o USING unnest($1::smallint[], $2::bigint[]) AS s (shard, id)
-WHERE o.shard = s.shard AND o.id = s.id AND o.state = 0`
+DELETE FROM postbus_outbox
+WHERE state + 0 = 0 AND ctid = ANY (ARRAY(
+    SELECT r.ctid FROM unnest($1::smallint[], $2::bigint[]) AS s (shard, id)
+    CROSS JOIN LATERAL (SELECT ctid FROM postbus_outbox WHERE shard = s.shard AND id = s.id AND state = 0 LIMIT 1) AS r))`
 
 // sentAsideSQL deletes the held records with ids $1, by the index of records
 // aside. A record that another relay has moved aside meanwhile is found here.
-const sentAsideSQL = `DELETE FROM postbus_outbox WHERE id = ANY ($1::bigint[]) AND state IN (1, 2, 3)`
+const sentAsideSQL = `
+DELETE FROM postbus_outbox
+WHERE state + 0 IN (1, 2, 3) AND ctid = ANY (ARRAY(
+    SELECT r.ctid FROM unnest($1::bigint[]) AS s (id)
+    CROSS JOIN LATERAL (SELECT ctid FROM postbus_outbox WHERE id = s.id AND state IN (1, 2, 3) LIMIT 1) AS r))`
 
 // Sent implements [schema.Source].
 func (d *Database) Sent(ctx context.Context, records []schema.Record) error {

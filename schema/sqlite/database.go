@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/postbus-io/postbus/schema"
@@ -27,8 +27,7 @@ type Database struct {
 	tables schema.Tables
 	stmts  *schema.Rewriter
 
-	shardsMu sync.Mutex
-	shards   int
+	shards atomic.Int64 // 0: not read yet
 }
 
 var _ schema.Database = (*Database)(nil)
@@ -58,12 +57,8 @@ func validate(tables schema.Tables) error {
 // Kind implements [schema.Database].
 func (d *Database) Kind() string { return Kind }
 
-const (
-	// migrationSQL returns the newest migration that was applied.
-	migrationSQL = `SELECT coalesce(max(version_id), 0) FROM postbus_migrations WHERE is_applied`
-	// shardCountSQL returns the number of shards.
-	shardCountSQL = `SELECT count(*) FROM postbus_shards`
-)
+// migrationSQL returns the newest migration that was applied.
+const migrationSQL = `SELECT coalesce(max(version_id), 0) FROM postbus_migrations WHERE is_applied`
 
 // Check implements [schema.Database].
 func (d *Database) Check(ctx context.Context) error {
@@ -80,7 +75,8 @@ func (d *Database) Check(ctx context.Context) error {
 	if newest := newestMigration(); version < newest {
 		return fmt.Errorf("%w: it is at version %d, this program needs %d; run the migrations first (eventbus.Migrate)", schema.ErrNotMigrated, version, newest)
 	}
-	return nil
+	_, err := d.countShards(ctx, d.db)
+	return err
 }
 
 // checkSettings refuses a pool that was not opened as by DSN.
@@ -153,22 +149,33 @@ func writeIsRefused(ctx context.Context, conn *sql.Conn) (bool, error) {
 	return beginErr != nil, nil
 }
 
-// shardCount reads the number of shards once, inside the caller's transaction:
-// another connection would wait for the caller's.
+// shardCount returns the number of shards, read once inside the caller's
+// transaction: a second connection could wait for ever in a pool of one.
 func (d *Database) shardCount(ctx context.Context, tx schema.Tx) (int, error) {
-	d.shardsMu.Lock()
-	defer d.shardsMu.Unlock()
-	if d.shards > 0 {
-		return d.shards, nil
+	if n := d.shards.Load(); n > 0 {
+		return int(n), nil
 	}
-	var n int
-	if err := tx.QueryRowContext(ctx, d.stmts.SQL(shardCountSQL)).Scan(&n); err != nil {
+	return d.countShards(ctx, tx)
+}
+
+// countShardsSQL returns the number of shards, and what it is to be by the
+// highest one.
+const countShardsSQL = `SELECT count(*), coalesce(max(shard) + 1, 0) FROM postbus_shards`
+
+// countShards refuses a table with holes: nobody could own the records of a
+// missing shard, and with another count the keys would be on other shards.
+func (d *Database) countShards(ctx context.Context, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}) (int, error) {
+	var n, want int
+	if err := q.QueryRowContext(ctx, d.stmts.SQL(countShardsSQL)).Scan(&n, &want); err != nil {
 		return 0, fmt.Errorf("count shards: %w", err)
 	}
-	if n == 0 {
-		return 0, fmt.Errorf("%w: no shards", schema.ErrUnsafeDatabase)
+	if n == 0 || n != want {
+		return 0, fmt.Errorf("%w: %s has %d rows, not one for each shard from 0 to %d; restore the missing ones",
+			schema.ErrUnsafeDatabase, d.tables.Table("shards"), n, max(want, schema.DefaultShards)-1)
 	}
-	d.shards = n
+	d.shards.Store(int64(n))
 	return n, nil
 }
 

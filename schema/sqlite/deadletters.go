@@ -52,7 +52,7 @@ func (d *Database) Bury(ctx context.Context, l schema.DeadLetter) (bool, error) 
 }
 
 // deadColumns are what scanDead reads, in its order.
-const deadColumns = `id, consumer, handler, topic, message_id, key, payload, headers,
+const deadColumns = `id, consumer, handler, topic, message_id, key, payload, payload IS NOT NULL, headers,
        attempts, first_error, last_error, first_failed_at, last_failed_at, redriven`
 
 // deadSQL returns dead letters by id; an empty filter (?1 to ?6) selects all.
@@ -93,11 +93,13 @@ func scanDead(row interface{ Scan(...any) error }) (schema.DeadLetter, error) {
 	var l schema.DeadLetter
 	var headers []byte
 	var first, last int64
-	err := row.Scan(&l.ID, &l.Consumer, &l.Handler, &l.Topic, &l.MessageID, &l.Key, &l.Payload, &headers,
+	var present bool
+	err := row.Scan(&l.ID, &l.Consumer, &l.Handler, &l.Topic, &l.MessageID, &l.Key, &l.Payload, &present, &headers,
 		&l.Attempts, &l.FirstError, &l.LastError, &first, &last, &l.Redriven)
 	if err != nil {
 		return l, err
 	}
+	l.Payload = payload(l.Payload, present)
 	l.FirstFailedAt, l.LastFailedAt = time.UnixMicro(first).UTC(), time.UnixMicro(last).UTC()
 	if err := json.Unmarshal(headers, &l.Headers); err != nil {
 		return l, fmt.Errorf("headers of dead letter %d: %w", l.ID, err)

@@ -88,12 +88,21 @@ func (a outboxAdapter) InsertQuery(_ string, msgs message.Messages) (wmsql.Query
 	return wmsql.Query{Query: a.database.stmts.SQL(insertSQL) + rows, Args: args}, nil
 }
 
-// blob keeps nil apart from empty: the driver would write both as NULL.
+// blob keeps nil apart from empty, whatever the driver makes of a nil slice.
 func blob(payload []byte) any {
 	if payload == nil {
 		return nil
 	}
 	return payload
+}
+
+// payload keeps them apart on the way back: the driver reads an empty blob as
+// nil.
+func payload(read []byte, present bool) []byte {
+	if present && read == nil {
+		return []byte{}
+	}
+	return read
 }
 
 // SelectQuery implements wmsql.SchemaAdapter; its Subscriber is not used.

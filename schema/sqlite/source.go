@@ -12,7 +12,7 @@ import (
 
 // recordColumns are what scanRecord reads, in its order.
 const recordColumns = `o.id, o.message_id, o.topic, o.key, o.shard, o.aggregate_type, o.event_type, o.version,
-       o.payload, o.headers, o.created_at, o.state, o.retry_count, coalesce(o.last_error, '')`
+       o.payload, o.payload IS NOT NULL, o.headers, o.created_at, o.state, o.retry_count, coalesce(o.last_error, '')`
 
 // claimSQL returns the oldest waiting records: of each shard in ?1 (JSON), in
 // that order, at most ?2, in all at most ?3. The inner select walks the claim
@@ -54,12 +54,14 @@ func scanRecord(rows *sql.Rows) (schema.Record, error) {
 	var r schema.Record
 	var headers []byte
 	var createdAt int64
+	var present bool
 	err := rows.Scan(&r.ID, &r.MessageID, &r.Topic, &r.Key, &r.Shard, &r.AggregateType, &r.EventType, &r.Version,
-		&r.Payload, &headers, &createdAt, &r.State, &r.Attempts, &r.LastError)
+		&r.Payload, &present, &headers, &createdAt, &r.State, &r.Attempts, &r.LastError)
 	if err != nil {
 		return r, fmt.Errorf("scan record: %w", err)
 	}
 	r.CreatedAt = time.UnixMicro(createdAt).UTC()
+	r.Payload = payload(r.Payload, present)
 	if err := json.Unmarshal(headers, &r.Headers); err != nil {
 		return r, fmt.Errorf("headers of record %d: %w", r.ID, err)
 	}

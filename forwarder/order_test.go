@@ -1,0 +1,249 @@
+package forwarder_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/postbus-io/postbus/forwarder"
+	"github.com/postbus-io/postbus/schema"
+)
+
+// never is a backoff that no test waits for: the jitter makes it shorter than
+// an hour once in thousands of runs, never shorter than a moment.
+func hourly(cfg *forwarder.Config) {
+	cfg.BackoffInitial, cfg.BackoffMax = 10_000*time.Hour, 10_000*time.Hour
+}
+
+func TestRelay_H02_OrderIsOfIdsNotOfTimes(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "a", 50)
+		b.exec(`UPDATE postbus_outbox SET created_at = created_at - id * 1000000`) // the last one looks oldest
+		b.start()
+		b.awaitAll()
+	})
+}
+
+func TestRelay_H08_FailedRecordHoldsItsKeyOnly(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		for i := range 10 {
+			b.publish(orders, fmt.Sprint("k", i), 20)
+		}
+		b.broker.decide = func(try try) error {
+			if try.nth == 1 && (try.is("orders/k3#5") || try.is("orders/k7#1")) {
+				return errRefused
+			}
+			return nil
+		}
+		relay := b.start(hourly)
+		b.broker.await(8*20 + 4)
+		pass(time.Minute)
+		require.Equal(b, 8*20+4, b.broker.distinct(), "all of the other keys, of the held ones what is before the failure")
+		require.Len(b, b.broker.of(orders, "k3"), 4)
+		require.Empty(b, b.broker.of(orders, "k7"))
+		require.Equal(b, row{ID: b.record("orders/k3#5").ID, Message: "orders/k3#5", State: schema.StateHeld, Attempts: 1, Error: "refused"}, b.record("orders/k3#5"))
+		relay.stop()
+		b.exec(`UPDATE postbus_holds SET next_attempt_at = 0`)
+		b.start()
+		b.awaitAll()
+		require.Empty(b, b.holds())
+		require.Zero(b, b.broker.repeated())
+	})
+}
+
+// Every tenth message is refused once, over a long run.
+func TestRelay_H08_OrderThroughManyFailures(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.broker.decide = func(try try) error {
+			if try.nth == 1 && len(try.msg.UUID)%2 == 0 && try.msg.UUID[len(try.msg.UUID)-1] == '7' {
+				return errRefused
+			}
+			return nil
+		}
+		b.start(func(cfg *forwarder.Config) { cfg.BackoffInitial, cfg.BackoffMax = 200*time.Millisecond, time.Second })
+		for i := range 40 {
+			b.publish(orders, fmt.Sprint("k", i%5), 25)
+			pass(time.Duration(i%4) * 50 * time.Millisecond)
+		}
+		b.awaitAll()
+		require.Zero(b, b.broker.repeated())
+	})
+}
+
+func TestRelay_H09_OneUnconfirmedPublishPerKey(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "a", 10)
+		b.publish(orders, "b", 10)
+		b.broker.decide = func(try try) error {
+			if try.is("orders/a#3") && try.nth == 1 {
+				return errRefused
+			}
+			if try.msg.Metadata.Get(schema.HeaderKey) == "a" {
+				pass(20 * time.Millisecond) // b's are confirmed before a's that were sent earlier
+			}
+			return nil
+		}
+		b.start() // the publisher checks that none of a key is sent beside another
+		b.awaitAll()
+	})
+}
+
+func TestRelay_S07_PartialBatchFailure(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		for _, key := range []string{"a", "b", "a", "c", "a"} {
+			b.publish(orders, key, 1)
+		}
+		b.broker.decide = func(try try) error {
+			if try.is("orders/a#1") && try.nth == 1 {
+				return errRefused
+			}
+			return nil
+		}
+		b.start(hourly)
+		b.eventually("a is held", func() bool { return len(b.holds()) == 1 })
+		require.ElementsMatch(b, []string{"orders/b#1", "orders/c#1"}, b.broker.ids())
+		require.Equal(b, []string{"orders/a#1", "orders/a#2", "orders/a#3"}, b.messages(), "what was confirmed is marked")
+		for _, r := range b.records() {
+			require.Equal(b, schema.StateHeld, r.State, "%s is out of the claim index", r.Message)
+		}
+		b.exec(`UPDATE postbus_holds SET next_attempt_at = 0`)
+		b.awaitAll()
+		require.Equal(b, []string{"orders/a#1", "orders/a#2", "orders/a#3"}, b.broker.of(orders, "a"))
+		require.Zero(b, b.broker.repeated())
+	})
+}
+
+// While a long backlog of a held key drains, new records arrive between any two
+// of its sends.
+func TestRelay_NewRecordsQueueBehindAHoldThatDrains(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "a", 130)
+		arrivals := 0
+		b.broker.decide = func(try try) error {
+			if try.is("orders/a#1") && try.nth < 3 || try.is("orders/a#100") && try.nth == 1 {
+				return errRefused
+			}
+			if try.nth == 1 && arrivals < 120 {
+				arrivals++
+				b.publish(orders, "a", 1)
+			}
+			return nil
+		}
+		b.start()
+		b.broker.await(250)
+		b.awaitAll()
+		b.eventually("the hold is lifted", func() bool { return len(b.holds()) == 0 })
+	})
+}
+
+// A key that never comes to rest leaves its hold all the same: its records are
+// not moved aside for ever.
+func TestRelay_BusyKeyLeavesItsHold(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "a", 1)
+		b.broker.decide = func(try try) error {
+			if try.is("orders/a#1") && try.nth == 1 {
+				return errRefused
+			}
+			if len(b.messages()) < 3 {
+				b.publish(orders, "a", 1)
+			}
+			return nil
+		}
+		r := b.start()
+		b.eventually("the hold is lifted", func() bool { return b.broker.distinct() > 0 && len(b.holds()) == 0 })
+		r.stop()
+		b.checkOrder()
+	})
+}
+
+func TestRelay_KeylessRecordHoldsOnlyItself(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "", 20)
+		b.broker.decide = func(try try) error {
+			if try.is("orders/#7") && try.nth <= 2 || try.is("orders/#9") {
+				return errRefused
+			}
+			return nil
+		}
+		b.start(func(cfg *forwarder.Config) { cfg.MaxAttempts = 4 })
+		b.broker.await(19)
+		b.eventually("one is left, quarantined, and nothing is held", func() bool {
+			return len(b.records()) == 1 && b.record("orders/#9").State == schema.StateQuarantined && len(b.holds()) == 0
+		})
+		b.checkOrder()
+	})
+}
+
+// More keys are held than one turn tries, and the first of them have backlogs
+// that take many turns: the last ones are served all the same.
+func TestRelay_NoHeldKeyStarves(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		const keys, long = 12, 60
+		down := true
+		b.broker.decide = func(try) error {
+			if down {
+				return errRefused
+			}
+			return nil
+		}
+		for i := range keys {
+			b.publish(orders, fmt.Sprint("k", i), long)
+		}
+		r := b.start(hourly)
+		b.eventually("all are held", func() bool { return len(b.holds()) == keys })
+		r.stop()
+		down = false
+		b.exec(`UPDATE postbus_holds SET next_attempt_at = head`) // in the order of their heads
+		b.start(func(cfg *forwarder.Config) { cfg.Batch = 4 })    // four keys, one record of each, a turn
+		b.broker.await(keys * 2)
+		for i := range keys {
+			require.NotEmpty(b, b.broker.of(orders, fmt.Sprint("k", i)))
+		}
+		b.awaitAll()
+	})
+}
+
+// A few shards with backlogs that fill every batch do not keep the others back.
+func TestRelay_NoShardStarves(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		last := keyOfShard(schema.DefaultShards - 1)
+		for _, shard := range []int{0, 1, 2} {
+			b.publish(orders, keyOfShard(shard), 400)
+		}
+		b.publish(orders, last, 1)
+		b.start(func(cfg *forwarder.Config) { cfg.Batch = 32 })
+		b.awaitAll()
+		place := slices.Index(b.broker.ids(), "orders/"+last+"#1")
+		require.Less(b, place, 200, "it waits for a few batches, not for the backlog")
+	})
+}
+
+// keyOfShard returns a key in the shard.
+func keyOfShard(shard int) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprint("key", i); schema.ShardOf(key, schema.DefaultShards) == shard {
+			return key
+		}
+	}
+}
+
+// A key with a long backlog at a slow broker does not hold up a record that is
+// committed meanwhile.
+func TestRelay_LongBacklogOfAKeyDelaysNoOther(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "hot", 1000)
+		b.broker.decide = func(try) error { pass(10 * time.Millisecond); return nil }
+		b.start()
+		b.broker.await(100)
+		from := time.Now()
+		b.publish(orders, "cold", 1)
+		b.eventually("the other key is sent", func() bool { return len(b.broker.of(orders, "cold")) == 1 })
+		require.Less(b, time.Since(from), 2*time.Second)
+		b.awaitAll()
+		require.Zero(b, b.broker.repeated())
+	})
+}

@@ -1,0 +1,81 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/postbus-io/postbus/schema"
+)
+
+// sendingTime is how long a batch is sent before it is marked and the outbox
+// looked at anew, give or take the last wave: a key with a long backlog holds
+// up no other for longer, and a kill makes the broker see no more twice.
+const sendingTime = 500 * time.Millisecond
+
+// send sends the batch in waves of distinct lanes until nothing is left that
+// can be sent, the time is over, or ctx ends. What is left stays as it is in
+// the outbox. Waves that have begun live on work.
+func (r *Relay) send(ctx, work context.Context, b *batch) {
+	end := time.Now().Add(sendingTime)
+	for ctx.Err() == nil && time.Now().Before(end) {
+		wave := b.wave(r.tenure.owned())
+		if len(wave) == 0 {
+			return
+		}
+		results := r.publish(ctx, work, wave)
+		if abandoned(ctx) {
+			return
+		}
+		r.judgeWave(b, wave, results)
+	}
+}
+
+// publish sends the first record of each lane, one call a topic, the topics at
+// once, and returns the results by lane.
+func (r *Relay) publish(ctx, work context.Context, wave []*lane) []error {
+	sending, cancel := r.sendingContext(ctx, work)
+	defer cancel()
+	results := make([]error, len(wave))
+	var topics sync.WaitGroup
+	for topic, places := range byTopic(wave) {
+		topics.Go(func() {
+			msgs := make([]*message.Message, len(places))
+			for i, place := range places {
+				msgs[i] = wave[place].records[0].Message()
+			}
+			for i, err := range r.publisher.PublishBatch(sending, topic, msgs) {
+				results[places[i]] = blameDeadline(sending, topic, err)
+			}
+		})
+	}
+	topics.Wait()
+	return results
+}
+
+// sendingContext ends with the publish timeout, with the lease, or half of the
+// stop timeout after ctx, whichever comes first.
+func (r *Relay) sendingContext(ctx, work context.Context) (context.Context, context.CancelFunc) {
+	deadline := time.Now().Add(r.cfg.PublishTimeout)
+	if end := r.tenure.end(); end.Before(deadline) {
+		deadline = end
+	}
+	sending, cancel := context.WithDeadline(work, deadline)
+	stopping := context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.StopTimeout/2, cancel) })
+	return sending, func() {
+		stopping()
+		cancel()
+	}
+}
+
+// blameDeadline takes an unknown failure after the end of ctx for what the end
+// brought about: clients have errors of their own for it.
+func blameDeadline(ctx context.Context, topic string, err error) error {
+	if err == nil || ctx.Err() == nil || schema.ClassOfPublish(err) != schema.PublishUnknown {
+		return err
+	}
+	return brokerFault(topic, errors.Join(err, context.Cause(ctx)))
+}
