@@ -1,7 +1,6 @@
 package eventbus_test
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -184,12 +183,11 @@ var defaultPattern = regexp.MustCompile(`Default: ("[^"]*"|[^ ]+?)\.?( \(.*\)\.)
 // comment above it.
 func TestExampleFile_SaysDefaults(t *testing.T) {
 	t.Parallel()
-	file, err := os.Open(exampleFile)
+	data, err := os.ReadFile(exampleFile)
 	require.NoError(t, err)
-	defer file.Close()
 	said, comment := 0, ""
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		line := strings.TrimSpace(lines.Text())
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
 		name, value, _ := strings.Cut(line, ":")
 		switch {
 		case strings.HasPrefix(line, "#"):

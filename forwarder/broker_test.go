@@ -58,7 +58,11 @@ func newBroker(t *testing.T, patience time.Duration) *broker {
 	}
 }
 
+// latency is what a send takes: in a bubble no time would pass without.
+const latency = time.Millisecond
+
 func (b *broker) take(ctx context.Context, topic string, msg *message.Message) error {
+	pass(latency)
 	accept := func() { b.append(topic, msg) }
 	if b.decide != nil {
 		if err := b.decide(try{ctx: ctx, topic: topic, msg: msg, nth: b.count(msg.UUID), accept: accept}); err != nil {

@@ -20,17 +20,21 @@ const sendingTime = 500 * time.Millisecond
 // can be sent, the time is over, or ctx ends. What is left stays as it is in
 // the outbox. Waves that have begun live on work.
 func (r *Relay) send(ctx, work context.Context, b *batch) {
-	end := time.Now().Add(sendingTime)
-	for ctx.Err() == nil && time.Now().Before(end) {
+	begun := time.Now()
+	for ctx.Err() == nil && time.Since(begun) < sendingTime {
 		wave := b.wave(r.tenure.owned())
 		if len(wave) == 0 {
 			return
 		}
+		refused := len(b.refused)
 		results := r.publish(ctx, work, wave)
 		if abandoned(ctx) {
 			return
 		}
 		r.judgeWave(b, wave, results)
+		if len(b.refused) > refused {
+			begun = time.Now() // the other topics have waited long enough
+		}
 	}
 }
 

@@ -24,10 +24,11 @@ const limit = 30 * time.Second
 type scripted struct {
 	failWith     error // of Subscribe
 	closeWith    error // of Close
-	hangs        bool  // Subscribe waits for the end of its context
-	neverCloses  bool  // channels stay open for good
-	stubborn     bool  // a message that is ready is sent, whatever has ended
-	contextValue any   // in each message's context, under contextKey{}
+	closeTakes   time.Duration
+	hangs        bool // Subscribe waits for the end of its context
+	neverCloses  bool // channels stay open for good
+	stubborn     bool // a message that is ready is sent, whatever has ended
+	contextValue any  // in each message's context, under contextKey{}
 
 	mu      sync.Mutex
 	streams map[string]*stream
@@ -191,6 +192,7 @@ func (s *scripted) Close() error {
 		st.end()
 		<-st.closed
 	}
+	<-time.After(s.closeTakes)
 	return s.closeWith
 }
 

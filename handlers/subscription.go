@@ -95,7 +95,7 @@ func (s *subscription) run(working context.Context) {
 }
 
 // take gives messages to their lanes until the subscription stops. It returns
-// true when the inner channel closed by itself.
+// true when the inner channel has closed before.
 func (s *subscription) take(working context.Context) bool {
 	for !isClosed(s.stopping) {
 		select {
@@ -106,7 +106,7 @@ func (s *subscription) take(working context.Context) bool {
 		select {
 		case msg, open := <-s.in:
 			if !open {
-				return !isClosed(s.stopping)
+				return true
 			}
 			s.admit(working, msg)
 		case <-s.stopping:

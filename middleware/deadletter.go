@@ -79,10 +79,10 @@ func finalOf(ctx context.Context, err error) *ExhaustedError {
 		final, _ := said.(*ExhaustedError)
 		return final
 	}
-	if ctx.Err() != nil || !schema.IsPermanent(err) {
-		return nil
+	if ctx.Err() == nil && schema.IsPermanent(err) {
+		return &ExhaustedError{Attempts: 1, First: err, Last: err}
 	}
-	return &ExhaustedError{Attempts: 1, First: err, Last: err}
+	return nil
 }
 
 func (d *deadLetter) settle(msg *message.Message, final *ExhaustedError) error {
@@ -99,13 +99,13 @@ func (d *deadLetter) again(ctx context.Context, letter, earlier schema.DeadLette
 	letter.ID = earlier.ID
 	letter.Redriven = earlier.Redriven + 1
 	buried, err := d.digger.bury(ctx, letter)
-	switch {
-	case err != nil:
+	if err != nil {
 		return errors.Join(final, err)
-	case !buried: // somebody else's redrive has applied it
-		return nil
 	}
-	return final
+	if buried {
+		return final
+	}
+	return nil // somebody else's redrive has applied it
 }
 
 func (d *deadLetter) letter(msg *message.Message, final *ExhaustedError) schema.DeadLetter {

@@ -20,10 +20,10 @@ import (
 func ExampleStandard() {
 	dir, err := os.MkdirTemp("", "postbus")
 	check(err)
-	defer os.RemoveAll(dir)
+	defer func() { check(os.RemoveAll(dir)) }()
 	toy, err := openToy(filepath.Join(dir, "payments.db")) // a service takes schema/postgres or schema/sqlite
 	check(err)
-	defer toy.db.Close()
+	defer func() { check(toy.db.Close()) }()
 
 	chain, err := middleware.Standard(middleware.Config{
 		DB: toy.db, Database: toy, Consumer: "payments",

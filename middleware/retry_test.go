@@ -22,14 +22,14 @@ type retryBundle struct {
 	h    *handler
 }
 
-// try runs the handler behind Retry and returns the error and the time taken.
-func (b *retryBundle) try(t *testing.T, ctx context.Context, cfg middleware.RetryConfig) (error, time.Duration) { //nolint:revive // t first
+// try runs the handler behind Retry and returns the time taken and the error.
+func (b *retryBundle) try(ctx context.Context, t *testing.T, cfg middleware.RetryConfig) (time.Duration, error) {
 	t.Helper()
 	retry, err := middleware.Retry(receiver(&b.log, &b.seen), cfg)
 	require.NoError(t, err)
 	began := time.Now()
 	_, err = retry(b.h.run)(orderWith(ctx, "m1", "o1"))
-	return err, time.Since(began)
+	return time.Since(began), err
 }
 
 func exhausted(t *testing.T, err error) *middleware.ExhaustedError {
@@ -52,7 +52,7 @@ func TestRetry_UntilItSucceeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := retryBundle{h: failing(errBusiness, errBusiness, nil)}
-		err, took := b.try(t, t.Context(), middleware.RetryConfig{})
+		took, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		require.NoError(t, err)
 		require.Equal(t, 3, b.h.calls)
 		require.Len(t, b.seen.failures, 2)
@@ -68,7 +68,7 @@ func TestRetry_WaitsGrowWithJitterUpToMax(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := retryBundle{h: failing(errBusiness)}
-		_, took := b.try(t, t.Context(), middleware.RetryConfig{Initial: 100 * time.Millisecond, Max: 2 * time.Second, MaxAttempts: 9})
+		took, _ := b.try(t.Context(), t, middleware.RetryConfig{Initial: 100 * time.Millisecond, Max: 2 * time.Second, MaxAttempts: 9})
 		require.Len(t, b.seen.failures, 9)
 		total, step, odd := time.Duration(0), 100*time.Millisecond, 0
 		for _, f := range b.seen.failures[:8] {
@@ -91,7 +91,7 @@ func TestRetry_BudgetEndsTheAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, last := errors.New("first"), errors.New("last")
 		b := retryBundle{h: failing(first, last)}
-		err, took := b.try(t, t.Context(), middleware.RetryConfig{})
+		took, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		e := exhausted(t, err)
 		require.Equal(t, b.h.calls, e.Attempts)
 		require.Len(t, b.seen.failures, e.Attempts)
@@ -111,7 +111,7 @@ func TestRetry_SlowHandlerIsTriedAgainAndItsTimeCounts(t *testing.T) {
 			<-time.After(20 * time.Second)
 			return errBusiness
 		}}}
-		err, took := b.try(t, t.Context(), middleware.RetryConfig{})
+		took, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		require.Equal(t, 3, exhausted(t, err).Attempts)
 		require.Less(t, took, 62*time.Second)
 	})
@@ -122,7 +122,7 @@ func TestRetry_MaxAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, most := range []int{1, 3} {
 			b := retryBundle{h: failing(errBusiness)}
-			err, _ := b.try(t, t.Context(), middleware.RetryConfig{MaxAttempts: most})
+			_, err := b.try(t.Context(), t, middleware.RetryConfig{MaxAttempts: most})
 			require.Equal(t, most, exhausted(t, err).Attempts)
 			require.Equal(t, most, b.h.calls)
 		}
@@ -133,14 +133,14 @@ func TestRetry_PermanentIsTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := retryBundle{h: failing(schema.Permanent(errBusiness))}
-		err, took := b.try(t, t.Context(), middleware.RetryConfig{})
+		took, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		require.Equal(t, 1, exhausted(t, err).Attempts)
 		require.Equal(t, 1, b.h.calls)
 		require.Zero(t, took)
 		require.Len(t, b.seen.failures, 1)
 
 		b = retryBundle{h: failing(errBusiness, ran(schema.Permanent(errConflict), schema.ErrorConflict))}
-		err, _ = b.try(t, t.Context(), middleware.RetryConfig{})
+		_, err = b.try(t.Context(), t, middleware.RetryConfig{})
 		require.Equal(t, 2, exhausted(t, err).Attempts, "a conflict that the handler calls permanent, too")
 		require.Equal(t, errBusiness, exhausted(t, err).First)
 		require.Equal(t, 2, b.h.calls)
@@ -162,13 +162,13 @@ func TestRetry_ConflictsAndLostConnectionsAreFreeAndBounded(t *testing.T) {
 					}
 					return nil
 				}}}
-				err, took := b.try(t, t.Context(), middleware.RetryConfig{MaxAttempts: 1})
+				took, err := b.try(t.Context(), t, middleware.RetryConfig{MaxAttempts: 1})
 				require.NoError(t, err)
 				require.Empty(t, b.seen.failures, "no attempts")
 				require.Less(t, took, 10*time.Second)
 
 				b.h = failing(fault)
-				err, _ = b.try(t, t.Context(), middleware.RetryConfig{MaxAttempts: 2, FreeTries: 5})
+				_, err = b.try(t.Context(), t, middleware.RetryConfig{MaxAttempts: 2, FreeTries: 5})
 				require.Equal(t, 2, exhausted(t, err).Attempts)
 				require.Equal(t, 7, b.h.calls)
 			})
@@ -197,7 +197,7 @@ func TestRetry_DatabaseThatIsAwayIsNoAttempt(t *testing.T) {
 					}
 					return nil
 				}}}
-				err, took := b.try(t, t.Context(), middleware.RetryConfig{})
+				took, err := b.try(t.Context(), t, middleware.RetryConfig{})
 				require.NoError(t, err)
 				require.Less(t, took, time.Hour+5*time.Second, "back within the cap")
 				require.Len(t, b.seen.failures, 1)
@@ -220,7 +220,7 @@ func TestRetry_WaitingForTheDatabaseSpendsNoBudget(t *testing.T) {
 			}
 			return errBusiness
 		}}}
-		err, _ := b.try(t, t.Context(), middleware.RetryConfig{})
+		_, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		require.Greater(t, exhausted(t, err).Attempts, 8)
 	})
 }
@@ -231,19 +231,19 @@ func TestRetry_DatabaseThatWasBackIsAskedSoonAgain(t *testing.T) {
 		away := notRan(errUnavailable, schema.ErrorUnavailable)
 		var before time.Time
 		b := retryBundle{h: &handler{do: func(call int, _ *message.Message) error {
-			switch {
-			case call == 11:
+			switch call {
+			case 11:
 				return errBusiness
-			case call == 12:
+			case 12:
 				before = time.Now()
 				return away
-			case call == 13:
+			case 13:
 				require.LessOrEqual(t, time.Since(before), 150*time.Millisecond)
 				return nil
 			}
 			return away
 		}}}
-		err, _ := b.try(t, t.Context(), middleware.RetryConfig{})
+		_, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		require.NoError(t, err)
 	})
 }
@@ -257,7 +257,7 @@ func TestRetry_H41_EndOfTheContextIsNoAttempt(t *testing.T) {
 				cancel(cause)
 				return schema.Permanent(pqCanceled{})
 			}}}
-			err, took := b.try(t, ctx, middleware.RetryConfig{})
+			took, err := b.try(ctx, t, middleware.RetryConfig{})
 			requireInterrupted(t, err, cause)
 			require.ErrorIs(t, err, pqCanceled{})
 			require.Empty(t, b.seen.failures)
@@ -265,7 +265,7 @@ func TestRetry_H41_EndOfTheContextIsNoAttempt(t *testing.T) {
 			require.Zero(t, took)
 
 			b = retryBundle{h: &handler{}}
-			err, _ = b.try(t, ctx, middleware.RetryConfig{})
+			_, err = b.try(ctx, t, middleware.RetryConfig{})
 			requireInterrupted(t, err, cause)
 			require.Zero(t, b.h.calls, "nothing is begun on a dead context")
 		}
@@ -294,7 +294,7 @@ func TestRetry_H41_WaitEndsWithTheContext(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				time.AfterFunc(12*time.Second, func() { cancel(schema.ErrDraining) })
 				b := retryBundle{h: failing(fault)}
-				err, took := b.try(t, ctx, middleware.RetryConfig{})
+				took, err := b.try(ctx, t, middleware.RetryConfig{})
 				requireInterrupted(t, err, schema.ErrDraining)
 				require.ErrorIs(t, err, fault, "and says what it was waiting for")
 				require.Equal(t, 12*time.Second, took)
@@ -307,7 +307,7 @@ func TestRetry_RevocationThatAHandlerMakesUpIsAnAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := retryBundle{h: failing(errors.Join(schema.ErrRevoked, context.Canceled), nil)}
-		err, _ := b.try(t, t.Context(), middleware.RetryConfig{})
+		_, err := b.try(t.Context(), t, middleware.RetryConfig{})
 		require.NoError(t, err)
 		require.Len(t, b.seen.failures, 1)
 	})

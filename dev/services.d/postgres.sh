@@ -8,14 +8,7 @@ readonly PG_DEFAULT_PORT=54329 PG_STOP_SECONDS=60
 postgres_order() { echo 10; }
 
 postgres_prepare() {
-	local running
-	if [[ -n ${POSTBUS_PG_PORT-} ]]; then
-		[[ $POSTBUS_PG_PORT =~ ^[1-9][0-9]{0,4}$ && $POSTBUS_PG_PORT -lt 65536 ]] ||
-			die postgres "POSTBUS_PG_PORT=$POSTBUS_PG_PORT is not a port (1 to 65535)"
-		running=$(postgres_running_port) || running=$POSTBUS_PG_PORT
-		[[ $running == "$POSTBUS_PG_PORT" ]] ||
-			die postgres "already up on port $running, but POSTBUS_PG_PORT is $POSTBUS_PG_PORT: run dev/services down first"
-	fi
+	check_port postgres POSTBUS_PG_PORT "$(postgres_running_port)"
 	postgres_bin >/dev/null && return
 	[[ -z ${POSTBUS_PG_BIN-} ]] || die postgres "POSTBUS_PG_BIN=$POSTBUS_PG_BIN: no pg_ctl, initdb, postgres and psql there"
 	may_install ||
@@ -47,10 +40,7 @@ postgres_start() {
 		die postgres "$data is of PostgreSQL $version, which is not installed: install it," \
 			"or delete the data with dev/services down --purge postgres"
 	postgres_clear
-	if port_taken "$port"; then
-		die postgres "port $port on 127.0.0.1 is held by another process$(port_holder "$port"):" \
-			"end it, or choose another port with POSTBUS_PG_PORT"
-	fi
+	need_port postgres POSTBUS_PG_PORT "$port"
 	if [[ -z $version ]]; then postgres_create "$bin" || return; fi
 	postgres_configure "$port" || return
 	if [[ $(stat -c %s "$PG_DIR/log" 2>/dev/null) -gt 16777216 ]]; then mv -f "$PG_DIR/log" "$PG_DIR/log.1"; fi
@@ -95,7 +85,20 @@ postgres_env() {
 	echo "export POSTBUS_TEST_POSTGRES='postgres://postbus:postbus@127.0.0.1:$(postgres_port)/postbus?sslmode=disable'"
 }
 
+postgres_usage() { echo "POSTBUS_PG_PORT ($PG_DEFAULT_PORT)"; }
+
+# postgres_exec: psql and its sisters, as postbus.
+postgres_exec() { postgres_client "$(postgres_running_port)" postbus "$@"; }
+
 # ---- inside ----
+
+# postgres_client PORT DATABASE COMMAND ARG...
+postgres_client() {
+	local bin
+	bin=$(postgres_bin) || die postgres "psql is gone: install PostgreSQL again"
+	[[ -x $bin/$3 ]] || die postgres "exec: no $3 in $bin"
+	PGHOST=127.0.0.1 PGPORT=$1 PGDATABASE=$2 PGUSER=postbus PGPASSWORD=postbus "$bin/$3" "${@:4}"
+}
 
 # postgres_locate sets PG_USER, who the server runs as (it refuses root), and PG_DIR, its folder.
 postgres_locate() {

@@ -2,6 +2,7 @@ package eventbustest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -65,5 +66,35 @@ func exerciseSharing(t *testing.T, s *stage, serial bool, decorate func(*testing
 	s.eventually(t, w.leaves(0), "all messages done")
 	leaveB()
 	leaveC()
+	w.report(t)
+}
+
+// exerciseJoin: a member that joins gets no message of a key while the old
+// member has one in hand, unless that one was revoked; afterwards all goes on.
+func exerciseJoin(t *testing.T, s *stage) {
+	keys := s.features.Window / 2
+	w := newWitness(false)
+	more := func(batches [][]*message.Message) {
+		w.expect(batches)
+		s.publishBatches(t, batches)
+	}
+	_, old := s.consume(t)
+	more(newBatches(keys, 2))
+	inHand := make([]*message.Message, 2*keys)
+	for i := range inHand {
+		inHand[i] = s.receive(t, old)
+		w.take("old", inHand[i])
+	}
+
+	joined, msgs := s.consume(t)
+	w.work(msgs, "joined", 1)
+	more(newBatches(keys, 2))
+	<-time.After(quiet)
+	for _, msg := range inHand {
+		w.finish("old", msg)
+	}
+	w.work(old, "old", 1)
+	s.eventually(t, w.leaves(0), "all messages done")
+	require.NoError(t, joined.Close())
 	w.report(t)
 }

@@ -68,6 +68,7 @@ func checks(features Features) []check {
 		{"drain through intake", exerciseDrain},
 
 		{"consumers", exerciseConsumers},
+		{"join", exerciseJoin},
 		{"members", exerciseMembers},
 		{"members through intake", exerciseIntakeMembers},
 	}

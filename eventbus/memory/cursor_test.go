@@ -38,6 +38,21 @@ func TestMemory_H45_LaterAcksDoNotMoveThePosition(t *testing.T) {
 	receiveAll(t, msgs, "a5")
 }
 
+// TestMemory_AckRightBeforeCloseCounts: the end of the subscription and the ack
+// are seen at once, and the ack is not overlooked.
+func TestMemory_AckRightBeforeCloseCounts(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t, memory.Config{})
+	for round := range 200 {
+		publish(t, broker, "a1")
+		sub := newSubscriber(t, broker, consumer, 1)
+		msg := receive(t, subscribe(t, sub))
+		require.True(t, msg.Ack())
+		require.NoError(t, sub.Close())
+		require.Zero(t, broker.Backlog(consumer, topic), "round %d", round)
+	}
+}
+
 // TestMemory_NackWaitsWithItsKey: a nacked message comes back after a backoff
 // that grows to its bound, its key behind it, while other keys go on.
 func TestMemory_NackWaitsWithItsKey(t *testing.T) {

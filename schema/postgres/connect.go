@@ -16,9 +16,12 @@ var ErrConnect = errors.New("cannot connect to PostgreSQL")
 
 // Connect opens a pool with lib/pq and asks the server once, so that a wrong
 // URL, a wrong password and a server that is not there are one clear error. No
-// error has the password in it. It sets binary_parameters=yes unless the URL
-// says otherwise: that saves a round trip a statement and works through a
-// pooler in transaction mode. The caller closes the pool.
+// error has the password in it. The caller closes the pool.
+//
+// Unless the URL says otherwise it sets binary_parameters=yes, which saves a
+// round trip a statement and works through a pooler in transaction mode, and
+// connect_timeout=10: lib/pq waits for ever, whatever the context says, for a
+// server that accepts the connection and is silent.
 func Connect(ctx context.Context, rawURL string) (*sql.DB, error) {
 	target, err := url.Parse(rawURL)
 	if err != nil || target.Host == "" || (target.Scheme != "postgres" && target.Scheme != "postgresql") {
@@ -26,10 +29,12 @@ func Connect(ctx context.Context, rawURL string) (*sql.DB, error) {
 		return nil, fmt.Errorf("%w: the URL is not of the form postgres://user:password@host:port/database?sslmode=verify-full", ErrConnect)
 	}
 	query := target.Query()
-	if !query.Has("binary_parameters") {
-		query.Set("binary_parameters", "yes")
-		target.RawQuery = query.Encode()
+	for name, value := range map[string]string{"binary_parameters": "yes", "connect_timeout": "10"} {
+		if !query.Has(name) {
+			query.Set(name, value)
+		}
 	}
+	target.RawQuery = query.Encode()
 	connector, err := pq.NewConnector(target.String())
 	if err != nil {
 		return nil, fmt.Errorf("%w at %s: the URL has a setting that lib/pq does not take", ErrConnect, place(target))

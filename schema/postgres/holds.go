@@ -55,7 +55,7 @@ SELECT o.* FROM unnest($1::smallint[], $2::text[], $3::text[], $4::bigint[]) AS 
 CROSS JOIN LATERAL (
     SELECT ` + recordColumns + `
     FROM postbus_outbox
-    WHERE (shard, topic, key, id) >= (h.shard, h.topic, h.key, h.record) AND state IN (1, 2, 3) AND state NOT IN (2, 3)
+    WHERE (shard, topic, key, id) >= (h.shard, h.topic, h.key, h.record) AND state % 4 <> 0 AND state NOT IN (2, 3)
     ORDER BY postbus_outbox.shard, postbus_outbox.topic, postbus_outbox.key, postbus_outbox.id LIMIT $5) AS o
 WHERE o.shard = h.shard AND o.topic = h.topic AND o.key = h.key AND (h.record = 0 OR o.id = h.record)`
 
@@ -150,7 +150,7 @@ WHERE o.id = f.id AND o.shard = $6 AND o.state + 0 IN (0, 1) AND o.ctid = ANY (A
     CROSS JOIN LATERAL (
         (SELECT ctid FROM postbus_outbox WHERE shard = $6 AND id = s.id AND state = 0 LIMIT 1)
         UNION ALL
-        (SELECT ctid FROM postbus_outbox WHERE id = s.id AND state IN (1, 2, 3) AND state = 1 LIMIT 1)) AS r))`
+        (SELECT ctid FROM postbus_outbox WHERE id = s.id AND state % 4 <> 0 AND state = 1 LIMIT 1)) AS r))`
 
 func (d *Database) writeFailures(ctx context.Context, tx *sql.Tx, shard int, failed []schema.Failure) error {
 	if len(failed) == 0 {
@@ -202,7 +202,7 @@ DELETE FROM postbus_holds h
 WHERE shard = $1 AND topic = $2 AND key = $3 AND record = $4
   AND NOT EXISTS (SELECT FROM postbus_outbox o
                   WHERE o.shard = h.shard AND o.topic = h.topic AND o.key = h.key
-                    AND o.state IN (1, 2, 3) AND o.state = 1 AND (h.record = 0 OR o.id = h.record))`
+                    AND o.state % 4 <> 0 AND o.state = 1 AND (h.record = 0 OR o.id = h.record))`
 
 // microseconds turns a wait into what the statements take: NULL for never.
 func microseconds(d time.Duration) sql.NullInt64 {

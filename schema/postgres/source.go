@@ -71,10 +71,12 @@ func scanRecord(rows *sql.Rows) (schema.Record, error) {
 // the waiting rows of an outbox come and go, statistics that were taken when
 // there were none make a scan of all of them look cheap, and then a backlog is
 // read whole for each batch. "state + 0" keeps the second look at the state,
-// for rows that were waited for, from being taken for such an index condition.
+// for rows that were waited for, from being taken for a condition of an index;
+// "state % 4 <> 0" is that of the indexes of records aside.
 
 // sentWaitingSQL deletes the waiting records with shards $1 and ids $2, by the
-// claim index. Two relays that delete the same records can deadlock; the one
+// claim index. Two relays that delete the same records do so in one order, that
+// of ctid; with what a third one settles a deadlock is possible, and the one
 // that the server picks tries again.
 const sentWaitingSQL = `
 DELETE FROM postbus_outbox
@@ -88,7 +90,7 @@ const sentAsideSQL = `
 DELETE FROM postbus_outbox
 WHERE state + 0 IN (1, 2, 3) AND ctid = ANY (ARRAY(
     SELECT r.ctid FROM unnest($1::bigint[]) AS s (id)
-    CROSS JOIN LATERAL (SELECT ctid FROM postbus_outbox WHERE id = s.id AND state IN (1, 2, 3) LIMIT 1) AS r))`
+    CROSS JOIN LATERAL (SELECT ctid FROM postbus_outbox WHERE id = s.id AND state % 4 <> 0 LIMIT 1) AS r))`
 
 // Sent implements [schema.Source].
 func (d *Database) Sent(ctx context.Context, records []schema.Record) error {

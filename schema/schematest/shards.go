@@ -43,7 +43,7 @@ func MembershipIsCounted(t *testing.T, open OpenFunc) {
 // same one.
 func ShardsHaveOneOwner(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
-	const relays, rounds = 6, 12
+	const relays, rounds = 6, 6
 	for round := range rounds {
 		owners := make([]string, relays)
 		for i := range owners {

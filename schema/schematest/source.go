@@ -1,13 +1,11 @@
 package schematest
 
 import (
-	"database/sql"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -106,9 +104,4 @@ func SentIsIdempotent(t *testing.T, open OpenFunc) {
 	require.NoError(t, err)
 	assert.Empty(t, held)
 	assert.Equal(t, 1, b.count("SELECT count(*) FROM postbus_outbox"))
-}
-
-// insertOne writes one message in a transaction, on any goroutine.
-func (b testBundle) insertOne(msg *message.Message) error {
-	return b.inTx(func(tx *sql.Tx) error { return b.d.Insert(b.ctx, tx, []*message.Message{msg}) })
 }

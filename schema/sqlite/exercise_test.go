@@ -5,22 +5,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	_ "modernc.org/sqlite"
 
 	"github.com/postbus-io/postbus/schema"
 	"github.com/postbus-io/postbus/schema/schematest"
 	"github.com/postbus-io/postbus/schema/sqlite"
 )
 
-func openSQLite(t testing.TB) (*sql.DB, schema.Database) {
-	t.Helper()
-	db := schematest.SQLite(t, sqlite.DSN, sqlite.Migrate)
-	d, err := sqlite.New(db, sqlite.Config{})
-	require.NoError(t, err)
-	return db, d
-}
-
 func TestSQLite_Exercise(t *testing.T) {
 	t.Parallel()
-	schematest.Exercise(t, openSQLite)
+	schematest.Exercise(t, func(t testing.TB) (*sql.DB, schema.Database) {
+		t.Helper()
+		db := schematest.SQLite(t, sqlite.DSN, sqlite.Migrate)
+		d, err := sqlite.New(db, sqlite.Config{})
+		require.NoError(t, err)
+		return db, d
+	})
 }

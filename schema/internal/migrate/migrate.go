@@ -52,8 +52,9 @@ func Files(files fs.FS, dir string, rewrite func(string) string) ([]File, error)
 	return found, nil
 }
 
-// tries bounds how often Up looks again without seeing any progress.
-const tries = 10
+// tries bounds how often Up looks again without seeing any progress. A process
+// that comes second fails only after the first one's commit, so it sees some.
+const tries = 3
 
 // Up applies what is missing. The books are kept in table.
 func Up(ctx context.Context, db *sql.DB, dialect goose.Dialect, table string, files []File) error {
@@ -64,21 +65,18 @@ func Up(ctx context.Context, db *sql.DB, dialect goose.Dialect, table string, fi
 	seen := int64(-1)
 	for try := 0; ; try++ {
 		_, err = provider.Up(ctx)
-		if err == nil || ctx.Err() != nil || try >= tries {
-			break
+		if err == nil {
+			return nil
 		}
 		// Another process may have applied the same file a moment earlier.
-		if now, versionErr := provider.GetDBVersion(ctx); versionErr == nil && now > seen {
+		now, versionErr := provider.GetDBVersion(ctx)
+		if versionErr == nil && now > seen {
 			seen, try = now, 0
 		}
-		if waitErr := wait(ctx, time.Duration(try+1)*20*time.Millisecond); waitErr != nil {
-			break
+		if versionErr != nil || try >= tries || wait(ctx, time.Duration(try+1)*20*time.Millisecond) != nil {
+			return fmt.Errorf("migrate: %w", err)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	return nil
 }
 
 func newProvider(db *sql.DB, dialect goose.Dialect, table string, files []File) (*goose.Provider, error) {
