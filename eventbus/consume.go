@@ -83,7 +83,7 @@ func (b *Bus) newConsumer(name string, hs []handlers.Handler) (*handlers.Consume
 	if err != nil {
 		return nil, err
 	}
-	inner, err := innerChains(chain, b.registry, hs)
+	inner, err := innerChains(chain, hs)
 	if err != nil {
 		return nil, err
 	}
@@ -101,10 +101,12 @@ func (b *Bus) newConsumer(name string, hs []handlers.Handler) (*handlers.Consume
 	})
 }
 
-func innerChains(chain *middleware.Chain, registry *schema.Registry, hs []handlers.Handler) (map[string][]message.HandlerMiddleware, error) {
+// innerChains are the chains by handler; the router says which topic a message
+// came from.
+func innerChains(chain *middleware.Chain, hs []handlers.Handler) (map[string][]message.HandlerMiddleware, error) {
 	chains := map[string][]message.HandlerMiddleware{}
 	for _, h := range hs {
-		inner, err := chain.Inner(h.Name(), registry.Topic(h.Definition().Name))
+		inner, err := chain.Inner(h.Name(), "")
 		if err != nil {
 			return nil, err
 		}

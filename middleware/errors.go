@@ -25,10 +25,6 @@ var (
 	ErrProduced = errors.New("handler returned messages instead of publishing them in its transaction")
 )
 
-// errCommitTimeout is the cause with which an attempt's transaction ends when
-// the answer to COMMIT or ROLLBACK stays away.
-var errCommitTimeout = errors.New("no answer within the commit timeout")
-
 // An AttemptError says where in an attempt an error came up and what it means.
 // [Inbox] returns nothing else but an [InterruptedError].
 type AttemptError struct {

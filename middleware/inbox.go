@@ -40,7 +40,9 @@ type InboxConfig struct {
 	// Database knows the inbox in DB.
 	Database Database
 	// TxOptions are those of every attempt's transaction. Defaults to the
-	// database's own.
+	// database's own. Above READ COMMITTED a message whose dead letter is being
+	// stored by another process at the same moment can end both applied and
+	// dead: the snapshot is older than the key's lock.
 	TxOptions *sql.TxOptions
 	// CommitTimeout bounds COMMIT and ROLLBACK, which outlive the message's
 	// context, as far as the driver lets itself be interrupted. Defaults to
@@ -110,30 +112,30 @@ type inbox struct {
 func (in *inbox) wrap(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
-		a, err := in.begin(ctx)
+		unit, err := schema.BeginUnit(ctx, in.cfg.DB, in.cfg.TxOptions, in.cfg.CommitTimeout)
 		if err != nil {
 			return nil, in.fault(ctx, stepBegin, err)
 		}
-		defer a.close()
-		return nil, in.attempt(ctx, a, msg, h)
+		defer unit.Close()
+		return nil, in.attempt(ctx, unit, msg, h)
 	}
 }
 
-func (in *inbox) attempt(ctx context.Context, a *attempt, msg *message.Message, h message.HandlerFunc) error {
-	verdict, step, err := in.receive(ctx, a.tx, msg)
+func (in *inbox) attempt(ctx context.Context, unit *schema.Unit, msg *message.Message, h message.HandlerFunc) error {
+	verdict, step, err := in.receive(ctx, unit.Tx, msg)
 	if err != nil {
-		return in.failed(ctx, a, step, err)
+		return in.failed(ctx, unit, step, err)
 	}
 	if verdict != schema.VerdictFresh {
-		a.close()
+		unit.Close()
 		notify(in.receiver.Hooks, func(h SkipHook) { h.OnSkip(in.receiver.delivery(msg), verdict) })
 		return nil
 	}
-	if err := run(h, msg, a.tx); err != nil {
-		return in.failed(ctx, a, stepHandler, err)
+	if err := run(h, msg, unit.Tx); err != nil {
+		return in.failed(ctx, unit, stepHandler, err)
 	}
-	if err := a.commit(); err != nil {
-		return in.commitFault(ctx, a, err)
+	if err := unit.Commit(); err != nil {
+		return in.commitFault(ctx, unit, err)
 	}
 	in.cfg.AfterCommitFunc()
 	return nil
@@ -168,8 +170,8 @@ func run(h message.HandlerFunc, msg *message.Message, tx *sql.Tx) error {
 
 // failed rolls back and says what err means. The rollback tells whether the
 // connection is still alive, whatever the handler's error looks like.
-func (in *inbox) failed(ctx context.Context, a *attempt, step string, err error) error {
-	dead := a.rollback() != nil
+func (in *inbox) failed(ctx context.Context, unit *schema.Unit, step string, err error) error {
+	dead := unit.Rollback() != nil
 	if dead && ctx.Err() == nil && !isOwnLimit(err) {
 		return &AttemptError{Step: step, Ran: step == stepHandler, Class: schema.ErrorUnavailable, Err: err}
 	}
@@ -190,7 +192,7 @@ func (in *inbox) fault(ctx context.Context, step string, err error) error {
 
 // commitFault says what a failed COMMIT means. The outcome may be unknown; the
 // inbox row will tell.
-func (in *inbox) commitFault(ctx context.Context, a *attempt, err error) error {
+func (in *inbox) commitFault(ctx context.Context, unit *schema.Unit, err error) error {
 	if stopped := interrupted(ctx, err); stopped != nil {
 		return stopped
 	}
@@ -198,8 +200,8 @@ func (in *inbox) commitFault(ctx context.Context, a *attempt, err error) error {
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
 		err = fmt.Errorf("%w: %w", ErrTransactionEnded, err)
-	case a.timedOut():
-		class, err = schema.ErrorUnavailable, fmt.Errorf("%w: %w", errCommitTimeout, err)
+	case unit.TimedOut():
+		class, err = schema.ErrorUnavailable, fmt.Errorf("%w: %w", schema.ErrCommitTimeout, err)
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
 		class = schema.ErrorUnavailable
 	}

@@ -196,7 +196,9 @@ type Inbox interface {
 type DeadLetters interface {
 	// Bury stores the letter in a transaction of its own, under the key's
 	// exclusive lock. It returns false, and stores nothing, when the handler
-	// has applied the message meanwhile. Burying again updates the letter.
+	// has applied the message meanwhile. Burying a letter that is there adds
+	// to its attempts, raises Redriven to the given number, and leaves the
+	// first error and its time as they are.
 	Bury(ctx context.Context, letter DeadLetter) (bool, error)
 	// Dead returns the letters that match, oldest first.
 	Dead(ctx context.Context, filter DeadFilter) ([]DeadLetter, error)

@@ -47,7 +47,7 @@ func BeginUnit(ctx context.Context, db *sql.DB, options *sql.TxOptions, timeout 
 // returns the context's cause.
 func (u *Unit) Commit() error {
 	if !u.detach() {
-		// The cause of our own context may not be set yet.
+		// The cause of our own context may not be set yet: a goroutine sets it.
 		return errors.Join(context.Cause(u.caller), u.Rollback())
 	}
 	defer u.limit()()

@@ -53,6 +53,20 @@ func TestMemory_AckRightBeforeCloseCounts(t *testing.T) {
 	}
 }
 
+// TestMemory_OldestComesFirst: of several keys, and of messages without one,
+// when they are handed out again.
+func TestMemory_OldestComesFirst(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t, memory.Config{})
+	ids := []string{"b1", "2", "a3", "4", "c5"}
+	publish(t, broker, ids...)
+	for range 2 {
+		sub := newSubscriber(t, broker, consumer, len(ids))
+		receiveAll(t, subscribe(t, sub), ids...)
+		require.NoError(t, sub.Close())
+	}
+}
+
 // TestMemory_NackWaitsWithItsKey: a nacked message comes back after a backoff
 // that grows to its bound, its key behind it, while other keys go on.
 func TestMemory_NackWaitsWithItsKey(t *testing.T) {
@@ -212,6 +226,44 @@ func TestMemory_KeylessGoToAnyMember(t *testing.T) {
 		}
 		assert.Equal(t, 100*time.Millisecond, time.Since(at))
 	})
+}
+
+// TestMemory_NackedGoesToWhoeverIsFree: a member that sleeps takes a message
+// whose backoff ends while the member that nacked it is busy.
+func TestMemory_NackedGoesToWhoeverIsFree(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broker := newBroker(t, memory.Config{})
+		busy := subscribe(t, newSubscriber(t, broker, consumer, 1))
+		free := subscribe(t, newSubscriber(t, broker, consumer, 1))
+		publish(t, broker, "1")
+		var held *message.Message
+		select {
+		case held = <-busy:
+		case held = <-free:
+			busy, free = free, busy
+		}
+		publishRound(t, broker, 20, 1)
+		ackUntilRest(t, free)
+
+		require.True(t, held.Nack())
+		synctest.Wait() // the busy one has a message of its keys that nobody takes off it
+		receiveAll(t, free, "1")
+	})
+}
+
+// ackUntilRest acks messages until no more come.
+func ackUntilRest(t *testing.T, msgs <-chan *message.Message) {
+	t.Helper()
+	for {
+		synctest.Wait()
+		select {
+		case msg := <-msgs:
+			ack(t, msg)
+		default:
+			return
+		}
+	}
 }
 
 // publishRound publishes a message of each key, with ids such as "key-7/1".

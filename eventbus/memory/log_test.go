@@ -154,6 +154,31 @@ func TestMemory_CloseEndsAWaitingPublish(t *testing.T) {
 	}
 }
 
+// TestMemory_CloseWaitsForCalls: when a publisher's Close has returned, nothing
+// of it is appended any more.
+func TestMemory_CloseWaitsForCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		broker := newBroker(t, memory.Config{PublishFunc: func(ctx context.Context, _ string, _ *message.Message, next func() error) error {
+			<-ctx.Done()
+			<-release
+			return next()
+		}})
+		pub := newPublisher(t, broker)
+		published, closed := make(chan error, 1), make(chan error, 1)
+		go func() { published <- pub.Publish(topic, newMessage("a1", "a")) }()
+		synctest.Wait()
+		go func() { closed <- pub.Close() }()
+		synctest.Wait()
+		require.Empty(t, closed)
+		close(release)
+		require.NoError(t, <-closed)
+		require.NoError(t, <-published)
+		require.Len(t, broker.Messages(topic), 1, "appended before Close returned")
+	})
+}
+
 // TestMemory_PublishStopsAtTheFirstRefused: a later message of the same key
 // does not pass it.
 func TestMemory_PublishStopsAtTheFirstRefused(t *testing.T) {

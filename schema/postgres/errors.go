@@ -32,9 +32,6 @@ const (
 // Classify implements [schema.Database]. It goes by SQLSTATE, as lib/pq's and
 // pgx's errors offer it, and by the types of a lost connection.
 func (d *Database) Classify(err error) schema.ErrorClass {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return schema.ErrorOther
-	}
 	switch state := sqlState(err); {
 	case state == stateSerializationFailure, state == stateDeadlockDetected, state == stateLockNotAvailable:
 		return schema.ErrorConflict
@@ -49,6 +46,13 @@ func (d *Database) Classify(err error) schema.ErrorClass {
 }
 
 func classifyConnection(err error) schema.ErrorClass {
+	var opErr *net.OpError
+	if errors.As(err, &opErr) {
+		return schema.ErrorUnavailable // a timeout of the network, too, which matches context.DeadlineExceeded
+	}
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return schema.ErrorOther
+	}
 	var netErr net.Error
 	// pgx's errors of a connection, which may hide the network's, say whether
 	// it is safe to retry.
