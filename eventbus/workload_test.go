@@ -165,16 +165,24 @@ func readSteps(t *testing.T, db *sql.DB, query string, args ...any) []step {
 }
 
 // settled waits until the handler has as many distinct effects as the ledger
-// has rows and the outbox is empty.
+// has rows and the outbox is empty. When that does not come about, the oracle
+// says what is missing.
 func (w *workload) settled(t *testing.T, handler string, patience time.Duration) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for ctx.Err() == nil {
 		var owed, outbox int64
-		err := w.db.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM ledger)
+		err := w.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM ledger)
 			- (SELECT count(DISTINCT message_id) FROM effects WHERE handler = $1), (SELECT count(*) FROM postbus_outbox)`,
 			handler).Scan(&owed, &outbox)
-		return err == nil && owed == 0 && outbox == 0
-	}, patience, 100*time.Millisecond, "not everything that was committed was applied")
+		if err == nil && owed == 0 && outbox == 0 {
+			return
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+	w.check(t, handler)
+	t.Fatalf("not settled within %s, although everything was applied", patience)
 }
 
 // check is the oracle for one handler: every committed step applied once, none
