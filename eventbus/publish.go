@@ -168,7 +168,7 @@ func waitConflict(ctx context.Context, try int) bool {
 func (b *Bus) tryTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error, options *sql.TxOptions) error {
 	unit, err := schema.BeginUnit(ctx, b.db, options, commitTimeout)
 	if err != nil {
-		return fmt.Errorf("begin: %w", redactedError(err))
+		return fmt.Errorf("begin: %w", withCause(ctx, redactedError(err)))
 	}
 	defer unit.Close()
 	if err := f(schema.ContextWithTx(ctx, unit.Tx), unit.Tx); err != nil {

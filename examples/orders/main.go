@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -33,12 +34,13 @@ var tell = story.Tell
 // run returns the exit code: 0 when the story was told and its sums agree, 1
 // when not, 2 for a command line that cannot be used.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	complain := log.New(stderr, "orders: ", 0)
 	o, err := parse(args, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		fmt.Fprintf(stderr, "orders: %v (-h lists the flags)\n", err)
+		complain.Printf("%v (-h lists the flags)", err)
 		return 2
 	}
 	cfg := story.Config{Orders: o.orders, Out: stdout}
@@ -53,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.Join(err, json.NewEncoder(stdout).Encode(summary))
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "orders: %v\n", err)
+		complain.Print(err)
 		return 1
 	}
 	return 0

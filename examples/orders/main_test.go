@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,21 +32,24 @@ var program = sync.OnceValues(func() (string, error) {
 		}
 	}
 	out, err := exec.CommandContext(ctx, "go", append(args, ".")...).CombinedOutput()
-	os.Stderr.Write(out)
+	if err != nil {
+		err = fmt.Errorf("go build: %w\n%s", err, out)
+	}
 	return binary, err
 })
 
 var buildFolder string
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		var err error
-		if buildFolder, err = os.MkdirTemp("", "postbus-orders-test-"); err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(buildFolder)
-		return m.Run()
-	}())
+	var err error
+	if buildFolder, err = os.MkdirTemp("", "postbus-orders-test-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(buildFolder); err != nil {
+		panic(err)
+	}
+	os.Exit(code)
 }
 
 // A result is what a run of the program came to.
@@ -60,7 +64,7 @@ type result struct {
 func runProgram(t *testing.T, interruptAt string, args ...string) result {
 	t.Helper()
 	binary, err := program()
-	require.NoError(t, err, "go build")
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	folder := t.TempDir()

@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -34,37 +35,50 @@ func main() {
 // run returns the exit code: 0 after a clean stop, 1 after a fault, 2 for a
 // command line that cannot be used.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("payments", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	database := flags.String("database", "payments.db", "the service's SQLite `file`")
-	config := flags.String("config", "", "configuration `file` of the bus, see postbus.example.yaml; empty: the defaults")
-	err := flags.Parse(args)
+	complain := log.New(stderr, "payments: ", 0)
+	o, err := parse(args, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(stdout)
-		flags.Usage()
 		return 0
-	case err == nil && flags.NArg() > 0:
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "payments: %v (-h lists the flags)\n", err)
+	case err != nil:
+		complain.Printf("%v (-h lists the flags)", err)
 		return 2
 	}
-	if err := serve(ctx, *database, *config, stdout); err != nil {
-		fmt.Fprintf(stderr, "payments: %v\n", err)
+	if err := serve(ctx, o, log.New(stdout, "payments: ", 0)); err != nil {
+		complain.Print(err)
 		return 1
 	}
 	return 0
 }
 
+// options are what the command line says.
+type options struct{ database, config string }
+
+// parse reads the command line. After -h, the answer to which goes to help, it
+// returns flag.ErrHelp.
+func parse(args []string, help io.Writer) (o options, err error) {
+	flags := flag.NewFlagSet("payments", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&o.database, "database", "payments.db", "the service's SQLite `file`")
+	flags.StringVar(&o.config, "config", "", "configuration `file` of the bus, see postbus.example.yaml; empty: the defaults")
+	err = flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(help)
+		flags.Usage()
+	case err == nil && flags.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o, err
+}
+
 // serve wires database, bus and service, and runs them until ctx ends.
-func serve(ctx context.Context, database, config string, stdout io.Writer) (err error) {
-	cfg, err := eventbus.LoadConfig(config)
+func serve(ctx context.Context, o options, say *log.Logger) (err error) {
+	cfg, err := eventbus.LoadConfig(o.config)
 	if err != nil {
 		return err
 	}
-	db, err := sql.Open("sqlite", sqlite.DSN(database))
+	db, err := sql.Open("sqlite", sqlite.DSN(o.database))
 	if err != nil {
 		return err
 	}
@@ -80,6 +94,6 @@ func serve(ctx context.Context, database, config string, stdout io.Writer) (err 
 	if _, err := charging.New(bus, db, charging.PlayBank{}); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "payments: running on %s, broker %s; Ctrl-C stops\n", database, bus.Broker().Kind())
+	say.Printf("running on %s, broker %s; Ctrl-C stops", o.database, bus.Broker().Kind())
 	return bus.Run(ctx)
 }

@@ -1,18 +1,20 @@
 package story
 
 import (
-	"fmt"
 	"io"
+	"log"
 )
 
 // A narrator prints the story: numbered chapters, and in each what was done and
-// what was observed. A line that cannot be printed is nobody's fault.
+// what was observed.
 type narrator struct {
-	out      io.Writer
+	out      *log.Logger
 	chapters int
 }
 
-func (n *narrator) line(format string, args ...any) { fmt.Fprintf(n.out, format+"\n", args...) }
+func newNarrator(out io.Writer) narrator { return narrator{out: log.New(out, "", 0)} }
+
+func (n *narrator) line(format string, args ...any) { n.out.Printf(format, args...) }
 
 func (n *narrator) chapter(title string) {
 	n.chapters++

@@ -68,7 +68,7 @@ func busConfig() eventbus.Config {
 
 // setUp makes all that the story needs; close takes it away.
 func setUp(ctx context.Context, cfg Config) (_ *stage, err error) {
-	s := &stage{cfg: cfg, say: narrator{out: cfg.Out}, bank: newMoodyBank()}
+	s := &stage{cfg: cfg, say: newNarrator(cfg.Out), bank: newMoodyBank()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())

@@ -112,6 +112,7 @@ func TestTell_interrupted(t *testing.T) {
 			summary, err := story.Tell(ctx, story.Config{Orders: 20, Out: out})
 
 			require.ErrorIs(t, err, interrupt)
+			assert.ErrorContains(t, err, "stopped early")
 			assert.Nil(t, summary)
 			assert.Less(t, time.Since(began), 20*time.Second)
 		})
