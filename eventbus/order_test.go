@@ -122,3 +122,35 @@ func TestBus_H04_KeyLockMakesTheOrderThatOfCommits(t *testing.T) {
 		})
 	}
 }
+
+// TestBus_H84_AHotKeyDoesNotStarveTheOthers has nine tenths of the backlog on
+// one key, and that the older part. Keys of other shards overtake it; those of
+// its own shard come after what was there before them.
+func TestBus_H84_AHotKeyDoesNotStarveTheOthers(t *testing.T) {
+	const others, hot = 100, 900
+	eachDatabase(t, func(t *testing.T, db *sql.DB) {
+		b := setup(t, db)
+		var events []schema.Outgoing
+		for range hot {
+			events = append(events, noted.New("hot", note{"x"}))
+		}
+		hotShard := schema.ShardOf("hot", schema.DefaultShards)
+		for i := 0; len(events) < others+hot; i++ {
+			if key := fmt.Sprintf("key-%d", i); schema.ShardOf(key, schema.DefaultShards) != hotShard {
+				events = append(events, noted.New(key, note{"x"}))
+			}
+		}
+		b.publish(t, events...)
+		b.run(t)
+		eventually(t, "everything at the broker", func() bool { return len(b.broker.Messages("notes")) == others+hot })
+		hotBefore, messages := 0, b.broker.Messages("notes")
+		for seen, i := 0, 0; seen < others; i++ {
+			if schema.Key(messages[i]) == "hot" {
+				hotBefore++
+			} else {
+				seen++
+			}
+		}
+		require.Less(t, hotBefore, hot/10, "hot records sent before the last of the others")
+	})
+}

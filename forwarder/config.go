@@ -141,7 +141,7 @@ func (c Config) validate() error {
 	var faults []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
-			faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrInvalidConfig}, args...)...))
+			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
 	check(c.Source != nil, "Source is nil")
@@ -158,5 +158,8 @@ func (c Config) validate() error {
 	check(c.BackoffInitial > 0, "BackoffInitial is %s, it must be above 0", c.BackoffInitial)
 	check(c.BackoffMax >= c.BackoffInitial, "BackoffMax is %s, it must not be below BackoffInitial (%s)", c.BackoffMax, c.BackoffInitial)
 	check(c.AfterQuarantine == PolicyHold || c.AfterQuarantine == PolicySkip, "AfterQuarantine is %q, it must be %q or %q", c.AfterQuarantine, PolicyHold, PolicySkip)
-	return errors.Join(faults...)
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrInvalidConfig, errors.Join(faults...))
 }

@@ -3,7 +3,8 @@ package forwarder
 import "errors"
 
 var (
-	// ErrInvalidConfig is wrapped by every fault that New finds in a Config.
+	// ErrInvalidConfig is returned when a Config cannot be used; all faults are
+	// named, a line each.
 	ErrInvalidConfig = errors.New("invalid relay config")
 	// ErrAbandoned, as the cause of the context given to Run, ends the relay
 	// as a crash would: it finishes nothing, marks nothing and releases

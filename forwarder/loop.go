@@ -16,44 +16,44 @@ const (
 )
 
 // loop takes turns until ctx ends.
-func (r *Relay) loop(ctx, work context.Context) {
+func (r *Relay) loop(l life) {
 	faults := 0
-	for ctx.Err() == nil {
-		busy, err := r.turn(ctx, work)
+	for !l.over() {
+		busy, err := r.turn(l)
 		if err == nil || busy {
 			faults = 0
 		}
 		switch {
 		case err != nil:
 			faults++
-			r.complain(ctx, "send records", err)
-			r.pause(ctx, delay(faults, minFaultDelay, maxFaultDelay), false)
+			r.complain(l.taking, "send records", err)
+			r.pause(l.taking, delay(faults, minFaultDelay, maxFaultDelay), false)
 		case !busy:
-			r.pause(ctx, r.holds.next(jittered(r.cfg.PollInterval)), true)
+			r.pause(l.taking, r.holds.next(jittered(r.cfg.PollInterval)), true)
 		}
 	}
 }
 
 // turn pays the debts, reads a batch, sends it and marks it. It tells whether
 // there was anything to do and, with an error, whether anything was sent.
-func (r *Relay) turn(ctx, work context.Context) (bool, error) {
-	if err := r.pay(work); err != nil {
+func (r *Relay) turn(l life) (bool, error) {
+	if err := r.pay(l.work); err != nil {
 		return false, err
 	}
-	owned, err := r.shards(work)
+	owned, err := r.shards(l.work)
 	if err != nil || len(owned) == 0 {
 		return false, err
 	}
-	b, found, err := r.read(work, owned)
+	b, found, err := r.read(l.work, owned)
 	if err != nil {
 		return false, err
 	}
-	r.send(ctx, work, b)
-	if abandoned(ctx) {
+	r.send(l, b)
+	if l.abandoned() {
 		return false, nil
 	}
 	r.liftDrained(b)
-	if err := r.pay(work); err != nil {
+	if err := r.pay(l.work); err != nil {
 		return false, err
 	}
 	if b.fault != nil {

@@ -41,6 +41,7 @@ type bundle struct {
 
 	mu        sync.Mutex
 	published map[schema.Lane][]string // ids in the order of their commits
+	relays    []*running
 }
 
 // virtual runs a test on a SQLite file in a bubble with a clock of its own:
@@ -75,9 +76,28 @@ func setupPostgres(t *testing.T) *bundle {
 }
 
 func newBundle(t *testing.T, db *sql.DB, database schema.Database, patience time.Duration) *bundle {
-	return &bundle{
+	b := &bundle{
 		T: t, db: db, database: database, broker: newBroker(t, patience), log: &logbook{}, patience: patience,
 		published: map[schema.Lane][]string{},
+	}
+	t.Cleanup(b.cleanUp)
+	return b
+}
+
+// cleanUp is the last of the cleanups, before the database is closed: a test
+// that fails leaves nothing behind that would hide the reason.
+func (b *bundle) cleanUp() {
+	b.mu.Lock()
+	relays := b.relays
+	b.mu.Unlock()
+	for _, r := range relays {
+		select {
+		case <-r.done:
+		case <-time.After(b.patience):
+		}
+	}
+	if b.Failed() {
+		pass(10 * time.Second)
 	}
 }
 
@@ -91,20 +111,31 @@ func newMessage(topic, key string, n int) *message.Message {
 	return msg
 }
 
-// publish commits the next n messages of a lane.
+// publish commits the next n messages of a lane. Any goroutine may call it.
 func (b *bundle) publish(topic, key string, n int) {
 	b.Helper()
-	tx, err := b.db.BeginTx(context.Background(), nil)
-	require.NoError(b, err)
-	defer tx.Rollback()
 	lane := schema.Lane{Topic: topic, Key: key}
 	var msgs []*message.Message
 	for i := range n {
 		msgs = append(msgs, newMessage(topic, key, b.count(lane)+i+1))
 	}
-	require.NoError(b, b.database.Insert(context.Background(), tx, msgs))
-	require.NoError(b, tx.Commit())
+	if err := b.insert(msgs); err != nil {
+		b.Errorf("publish: %v", err)
+		return
+	}
 	b.committed(lane, msgs...)
+}
+
+func (b *bundle) insert(msgs []*message.Message) error {
+	tx, err := b.db.BeginTx(context.Background(), nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := b.database.Insert(context.Background(), tx, msgs); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 func (b *bundle) count(lane schema.Lane) int {
@@ -172,6 +203,14 @@ func (b *bundle) eventually(what string, isTrue func() bool) {
 	}
 }
 
+// gate returns a channel that is closed by open, or when the test is over.
+func (b *bundle) gate() (closed chan struct{}, open func()) {
+	closed = make(chan struct{})
+	open = sync.OnceFunc(func() { close(closed) })
+	b.Cleanup(open)
+	return closed, open
+}
+
 // pass lets time pass: the bubble's, not the tester's.
 func pass(d time.Duration) { <-time.After(d) }
 
@@ -212,7 +251,10 @@ func (b *bundle) launch(changes ...func(*forwarder.Config)) *running {
 		defer close(r.done)
 		r.err = relay.Run(ctx)
 	}()
-	b.Cleanup(func() { r.end(nil) })
+	b.mu.Lock()
+	b.relays = append(b.relays, r)
+	b.mu.Unlock()
+	b.Cleanup(func() { r.cancel(nil) })
 	return r
 }
 
@@ -250,7 +292,9 @@ type row struct {
 func (b *bundle) records() []row {
 	b.Helper()
 	return query(b, `SELECT id, message_id, state, retry_count, coalesce(last_error, '') FROM postbus_outbox ORDER BY id`,
-		func(rows *sql.Rows, r *row) error { return rows.Scan(&r.ID, &r.Message, &r.State, &r.Attempts, &r.Error) })
+		func(rows *sql.Rows, r *row) error {
+			return rows.Scan(&r.ID, &r.Message, &r.State, &r.Attempts, &r.Error)
+		})
 }
 
 // messages returns the ids of the messages in the outbox.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,9 +84,9 @@ func TestRelay_S08_PolicyHold(t *testing.T) {
 			virtual(t, func(b *bundle) {
 				b.publish(orders, "k", 3)
 				b.publish(orders, "j", 100)
-				repaired := false
+				var repaired atomic.Bool
 				b.broker.decide = func(try try) error {
-					if try.is("orders/k#2") && !repaired {
+					if try.is("orders/k#2") && !repaired.Load() {
 						return invalid(try.topic)
 					}
 					return nil
@@ -98,7 +99,7 @@ func TestRelay_S08_PolicyHold(t *testing.T) {
 				b.publish(orders, "k", 1)
 				pass(time.Minute)
 				require.Equal(b, []string{"orders/k#1"}, b.broker.of(orders, "k"))
-				repaired = true
+				repaired.Store(true)
 				b.exec(decision)
 				b.exec(`UPDATE postbus_holds SET next_attempt_at = 0`)
 				b.eventually("k goes on", func() bool { return len(b.records())+len(b.holds()) == 0 })
@@ -124,7 +125,7 @@ func TestRelay_S08_PolicySkip(t *testing.T) {
 		require.Equal(b, []string{"orders/k#1", "orders/k#3", "orders/k#4"}, b.broker.of(orders, "k"))
 		b.eventually("one is left", func() bool { return len(b.records()) == 1 })
 		require.Equal(b, schema.StateQuarantined, b.record("orders/k#2").State)
-		require.Empty(b, b.holds())
+		b.eventually("nothing is held", func() bool { return len(b.holds()) == 0 })
 	})
 }
 
@@ -207,11 +208,12 @@ func TestRelay_BrokerDownCostsNoAttempt(t *testing.T) {
 // on, and the relay does not spin.
 func TestRelay_RefusingTopicCostsNoAttempt(t *testing.T) {
 	virtual(t, func(b *bundle) {
-		down := true
+		var down atomic.Bool
+		down.Store(true)
 		b.publish("gone", "k", 3)
 		b.publish(orders, "k", 30)
 		b.broker.decide = func(try try) error {
-			if try.topic == "gone" && down {
+			if try.topic == "gone" && down.Load() {
 				return &schema.PublishError{Class: schema.PublishDestination, Topic: try.topic, Err: errors.New("unknown topic")}
 			}
 			return nil
@@ -225,7 +227,7 @@ func TestRelay_RefusingTopicCostsNoAttempt(t *testing.T) {
 		require.Equal(b, row{ID: b.record("gone/k#1").ID, Message: "gone/k#1"}, b.record("gone/k#1"))
 		require.Less(b, b.broker.tried("gone/k#1"), 60)
 		require.Positive(b, b.log.count("unknown topic"))
-		down = false
+		down.Store(false)
 		b.awaitAll()
 	})
 }
@@ -234,11 +236,12 @@ func TestRelay_RefusingTopicCostsNoAttempt(t *testing.T) {
 // of its own that knows nothing of contexts.
 func TestRelay_HangingTopicCostsNoAttempt(t *testing.T) {
 	virtual(t, func(b *bundle) {
-		hangs := true
+		var hangs atomic.Bool
+		hangs.Store(true)
 		b.publish("slow", "k", 3)
-		b.publish(orders, "k", 30)
+		b.publish(orders, "k", 10)
 		b.broker.decide = func(try try) error {
-			if try.topic == "slow" && hangs {
+			if try.topic == "slow" && hangs.Load() {
 				<-try.ctx.Done()
 				return errors.New("request timed out")
 			}
@@ -246,11 +249,11 @@ func TestRelay_HangingTopicCostsNoAttempt(t *testing.T) {
 		}
 		from := time.Now()
 		b.start()
-		b.broker.await(30)
+		b.broker.await(10)
 		require.Less(b, time.Since(from), 6*time.Second, "one publish timeout")
 		pass(time.Minute)
 		require.Equal(b, row{ID: b.record("slow/k#1").ID, Message: "slow/k#1"}, b.record("slow/k#1"))
-		hangs = false
+		hangs.Store(false)
 		b.awaitAll()
 	})
 }

@@ -30,9 +30,9 @@ type Relay struct {
 	fastUntil atomic.Int64 // nanoseconds since born
 
 	tenure tenure
-	// ownership is held while the database is asked to change who owns what,
-	// so that a heartbeat's answer is never older than a release.
-	ownership sync.Mutex
+	// ownership is full while the database is asked to change who owns what, so
+	// that a heartbeat's answer is never older than a release.
+	ownership chan struct{}
 
 	// Owned by the loop.
 	holds    *holds
@@ -56,7 +56,7 @@ func New(cfg Config) (*Relay, error) {
 		complaints: newComplaints(cfg.Logger),
 		publisher:  newSender(cfg.Publisher, min(lateAnswer, cfg.StopTimeout/4)),
 		ready:      make(chan struct{}), wake: make(chan struct{}, 1), expect: make(chan struct{}, 1),
-		born: time.Now(), tenure: tenure{margin: cfg.Lease / 10},
+		born: time.Now(), tenure: tenure{margin: cfg.Lease / 10}, ownership: make(chan struct{}, 1),
 		holds: newHolds(), debts: newDebts(), perShard: minPerShard,
 	}, nil
 }
@@ -110,54 +110,31 @@ func (r *Relay) Run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	work, stop := r.workContext(ctx)
-	defer stop()
+	l, end := newLife(ctx, r.cfg.StopTimeout)
+	defer end()
 	var heartbeat sync.WaitGroup
 	last := make(chan struct{})
-	heartbeat.Go(func() { r.keepTenure(work, last) })
-	r.loop(ctx, work)
-	unpaid := r.finish(ctx, work)
+	heartbeat.Go(func() { r.keepTenure(l.work, last) })
+	r.loop(l)
+	unpaid := r.finish(l)
 	close(last)
 	heartbeat.Wait()
-	if abandoned(ctx) {
+	if l.abandoned() {
 		return nil
 	}
-	if err := errors.Join(unpaid, r.cfg.Source.Leave(work, r.owner)); err != nil {
+	if err := errors.Join(unpaid, r.cfg.Source.Leave(l.work, r.owner)); err != nil {
 		return fmt.Errorf("stop relay: %w", err)
 	}
 	return nil
 }
 
-// abandoned tells whether ctx has ended with ErrAbandoned.
-func abandoned(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrAbandoned) }
-
-// workContext outlives ctx by StopTimeout, or not at all when the relay is
-// abandoned.
-func (r *Relay) workContext(ctx context.Context) (context.Context, func()) {
-	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	unhook := context.AfterFunc(ctx, func() {
-		if abandoned(ctx) {
-			cancel(ErrAbandoned)
-			return
-		}
-		timer := time.AfterFunc(r.cfg.StopTimeout, func() { cancel(context.DeadlineExceeded) })
-		context.AfterFunc(work, func() { timer.Stop() })
-	})
-	return work, func() {
-		unhook()
-		cancel(nil)
-	}
-}
-
-// finish pays what is owed and waits, for half of the stop timeout, for calls
-// of the publisher that were left behind.
-func (r *Relay) finish(ctx, work context.Context) error {
-	if abandoned(ctx) {
+// finish pays what is owed and waits for calls of the publisher that were left
+// behind.
+func (r *Relay) finish(l life) error {
+	if l.abandoned() {
 		return nil
 	}
-	err := r.pay(work)
-	waiting, cancel := context.WithTimeout(work, r.cfg.StopTimeout/2)
-	defer cancel()
-	r.publisher.wait(waiting)
+	err := r.pay(l.work)
+	r.publisher.wait(l.sending)
 	return err
 }

@@ -17,18 +17,18 @@ import (
 const sendingTime = 500 * time.Millisecond
 
 // send sends the batch in waves of distinct lanes until nothing is left that
-// can be sent, the time is over, or ctx ends. What is left stays as it is in
-// the outbox. Waves that have begun live on work.
-func (r *Relay) send(ctx, work context.Context, b *batch) {
+// can be sent, the time is over, or the relay is to stop. What is left stays as
+// it is in the outbox.
+func (r *Relay) send(l life, b *batch) {
 	begun := time.Now()
-	for ctx.Err() == nil && time.Since(begun) < sendingTime {
+	for !l.over() && time.Since(begun) < sendingTime {
 		wave := b.wave(r.tenure.owned())
 		if len(wave) == 0 {
 			return
 		}
 		refused := len(b.refused)
-		results := r.publish(ctx, work, wave)
-		if abandoned(ctx) {
+		results := r.publish(l.sending, wave)
+		if l.abandoned() {
 			return
 		}
 		r.judgeWave(b, wave, results)
@@ -40,8 +40,8 @@ func (r *Relay) send(ctx, work context.Context, b *batch) {
 
 // publish sends the first record of each lane, one call a topic, the topics at
 // once, and returns the results by lane.
-func (r *Relay) publish(ctx, work context.Context, wave []*lane) []error {
-	sending, cancel := r.sendingContext(ctx, work)
+func (r *Relay) publish(ctx context.Context, wave []*lane) []error {
+	ctx, cancel := context.WithDeadline(ctx, r.deadline())
 	defer cancel()
 	results := make([]error, len(wave))
 	var topics sync.WaitGroup
@@ -51,8 +51,8 @@ func (r *Relay) publish(ctx, work context.Context, wave []*lane) []error {
 			for i, place := range places {
 				msgs[i] = wave[place].records[0].Message()
 			}
-			for i, err := range r.publisher.PublishBatch(sending, topic, msgs) {
-				results[places[i]] = blameDeadline(sending, topic, err)
+			for i, err := range r.publisher.PublishBatch(ctx, topic, msgs) {
+				results[places[i]] = blameDeadline(ctx, topic, err)
 			}
 		})
 	}
@@ -60,19 +60,14 @@ func (r *Relay) publish(ctx, work context.Context, wave []*lane) []error {
 	return results
 }
 
-// sendingContext ends with the publish timeout, with the lease, or half of the
-// stop timeout after ctx, whichever comes first.
-func (r *Relay) sendingContext(ctx, work context.Context) (context.Context, context.CancelFunc) {
+// deadline is when a wave that begins now has to be over: with the publish
+// timeout, or with the lease if that ends sooner.
+func (r *Relay) deadline() time.Time {
 	deadline := time.Now().Add(r.cfg.PublishTimeout)
 	if end := r.tenure.end(); end.Before(deadline) {
-		deadline = end
+		return end
 	}
-	sending, cancel := context.WithDeadline(work, deadline)
-	stopping := context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.StopTimeout/2, cancel) })
-	return sending, func() {
-		stopping()
-		cancel()
-	}
+	return deadline
 }
 
 // blameDeadline takes an unknown failure after the end of ctx for what the end

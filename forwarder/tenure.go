@@ -119,10 +119,12 @@ func (r *Relay) keepTenure(work context.Context, stop <-chan struct{}) {
 // beat renews the lease and takes shards up to the fair share. It is bounded
 // by the lease: a server that does not answer must not stop the next beat.
 func (r *Relay) beat(work context.Context) {
-	r.ownership.Lock()
-	defer r.ownership.Unlock()
-	ctx, cancel := context.WithTimeout(work, r.cfg.Lease/2)
-	defer cancel()
+	ctx, done, err := r.askOwnership(work)
+	if err != nil {
+		r.complain(work, "keep shards", err)
+		return
+	}
+	defer done()
 	until := time.Now().Add(r.cfg.Lease)
 	seen, err := r.cfg.Source.Heartbeat(ctx, r.owner, r.cfg.Lease)
 	if err == nil && r.tenure.lapsed() {
@@ -166,17 +168,31 @@ func (r *Relay) takeShare(ctx context.Context, owned []schema.Shard, share int) 
 
 // giveBack releases what is above the fair share. Nothing is in flight.
 func (r *Relay) giveBack(work context.Context) error {
-	r.ownership.Lock()
-	defer r.ownership.Unlock()
-	back := r.tenure.tooMany()
-	if len(back) == 0 {
-		return nil
+	if len(r.tenure.tooMany()) == 0 {
+		return nil // without a wait for the heartbeat
 	}
-	ctx, cancel := context.WithTimeout(work, r.cfg.Lease/2)
-	defer cancel()
+	ctx, done, err := r.askOwnership(work)
+	if err != nil {
+		return err
+	}
+	defer done()
+	back := r.tenure.tooMany()
 	if err := r.cfg.Source.Release(ctx, r.owner, back); err != nil {
 		return err
 	}
 	r.tenure.release(back)
 	return nil
+}
+
+// askOwnership waits for its turn to ask the database about who owns what, and
+// returns the context to ask with and what to call afterwards.
+func (r *Relay) askOwnership(work context.Context) (context.Context, func(), error) {
+	ctx, cancel := context.WithTimeout(work, r.cfg.Lease/2)
+	select {
+	case r.ownership <- struct{}{}:
+		return ctx, func() { cancel(); <-r.ownership }, nil
+	case <-ctx.Done():
+		cancel()
+		return nil, nil, context.Cause(ctx)
+	}
 }

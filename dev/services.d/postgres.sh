@@ -34,7 +34,7 @@ postgres_start() {
 	postgres_locate
 	local data=$PG_DIR/data version='' bin port
 	port=$(postgres_port)
-	make_place postgres "$PG_USER"
+	make_place postgres "$PG_USER" "$PG_DIR"
 	if [[ -f $data/PG_VERSION ]]; then version=$(<"$data/PG_VERSION"); fi
 	bin=$(postgres_bin "$version") ||
 		die postgres "$data is of PostgreSQL $version, which is not installed: install it," \
@@ -48,12 +48,7 @@ postgres_start() {
 	(cd "$PG_DIR" && run_as "$PG_USER" "$bin/pg_ctl" -s -w -t "$READY_SECONDS" -D data -l log start) </dev/null 9>&-
 }
 
-postgres_ready() {
-	local bin
-	bin=$(postgres_bin) || return
-	[[ $(PGPASSWORD=postbus timeout 5 "$bin/psql" -XAtq -c 'SELECT 1' \
-		"host=127.0.0.1 port=$(postgres_port) user=postbus dbname=postbus connect_timeout=3" 2>/dev/null) == 1 ]]
-}
+postgres_ready() { postgres_answers "$(postgres_port)"; }
 
 postgres_stop() {
 	local bin
@@ -68,8 +63,7 @@ postgres_ctl_stop() {
 
 postgres_purge() {
 	postgres_locate
-	rm -rf -- "$PG_DIR"
-	if [[ -L $STATE/postgres ]]; then rm -f -- "$STATE/postgres" && rmdir -- "${PG_DIR%/*}"; fi
+	purge_place postgres "$PG_DIR"
 }
 
 postgres_status() {
@@ -87,10 +81,20 @@ postgres_env() {
 
 postgres_usage() { echo "POSTBUS_PG_PORT ($PG_DEFAULT_PORT)"; }
 
+postgres_pin() { POSTBUS_PG_PORT=$(postgres_port); }
+
 # postgres_exec: psql and its sisters, as postbus.
 postgres_exec() { postgres_client "$(postgres_running_port)" postbus "$@"; }
 
 # ---- inside ----
+
+# postgres_answers PORT
+postgres_answers() {
+	local bin
+	bin=$(postgres_bin) || return
+	[[ $(PGPASSWORD=postbus timeout 5 "$bin/psql" -XAtq -c 'SELECT 1' \
+		"host=127.0.0.1 port=$1 user=postbus dbname=postbus connect_timeout=3" 2>/dev/null) == 1 ]]
+}
 
 # postgres_client PORT DATABASE COMMAND ARG...
 postgres_client() {

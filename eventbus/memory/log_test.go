@@ -158,25 +158,29 @@ func TestMemory_CloseEndsAWaitingPublish(t *testing.T) {
 // of it is appended any more.
 func TestMemory_CloseWaitsForCalls(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		broker := newBroker(t, memory.Config{PublishFunc: func(ctx context.Context, _ string, _ *message.Message, next func() error) error {
-			<-ctx.Done()
-			<-release
-			return next()
-		}})
-		pub := newPublisher(t, broker)
-		published, closed := make(chan error, 1), make(chan error, 1)
-		go func() { published <- pub.Publish(topic, newMessage("a1", "a")) }()
-		synctest.Wait()
-		go func() { closed <- pub.Close() }()
-		synctest.Wait()
-		require.Empty(t, closed)
-		close(release)
-		require.NoError(t, <-closed)
-		require.NoError(t, <-published)
-		require.Len(t, broker.Messages(topic), 1, "appended before Close returned")
-	})
+	begun, release := make(chan struct{}), make(chan struct{})
+	broker := newBroker(t, memory.Config{PublishFunc: func(_ context.Context, _ string, _ *message.Message, next func() error) error {
+		close(begun)
+		<-release
+		return next()
+	}})
+	pub := newPublisher(t, broker)
+	published, closed := make(chan error, 1), make(chan struct{})
+	go func() { published <- pub.Publish(topic, newMessage("a1", "a")) }()
+	requireEnd(t, begun, "the way to the call")
+	go func() {
+		defer close(closed)
+		assert.NoError(t, pub.Close())
+	}()
+	select {
+	case <-closed:
+		require.FailNow(t, "closed before the call has returned")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(release)
+	requireEnd(t, closed, "Close")
+	require.NoError(t, <-published)
+	require.Len(t, broker.Messages(topic), 1, "appended before Close returned")
 }
 
 // TestMemory_PublishStopsAtTheFirstRefused: a later message of the same key

@@ -98,16 +98,12 @@ func TestConnect_SilentServer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer listener.Close()
-	accepted := make(chan struct{})
-	go func() {
-		defer close(accepted)
+	t.Cleanup(func() { assert.NoError(t, listener.Close()) })
+	accepted := async(func() net.Conn {
 		conn, err := listener.Accept()
-		if err == nil {
-			<-t.Context().Done()
-			conn.Close()
-		}
-	}()
+		assert.NoError(t, err)
+		return conn
+	})
 	began := time.Now()
 	result := async(func() error {
 		_, err := postgres.Connect(t.Context(), fmt.Sprintf("postgres://user:hunter2@%s/db?sslmode=disable", listener.Addr()))
@@ -115,6 +111,7 @@ func TestConnect_SilentServer(t *testing.T) {
 	})
 	assertClear(t, await(t, "connect", result), listener.Addr().String(), "timeout")
 	assert.InDelta(t, 10, time.Since(began).Seconds(), 5)
+	assert.NoError(t, await(t, "the connection", accepted).Close())
 }
 
 func TestConnect_OpensWhatWorks(t *testing.T) {

@@ -13,7 +13,9 @@
 //     locks the shard's row FOR SHARE and compares the epoch: a subselect
 //     inside an UPDATE would not be read again after waiting for a row.
 //   - The inbox takes the key's advisory lock in a statement of its own, so
-//     that the next statement sees what the lock waited for.
+//     that the next statement sees what the lock waited for. In a transaction
+//     that is stricter than READ COMMITTED, where it does not, what it would
+//     miss is a serialization failure.
 //   - Only transaction-scoped locks are taken, and no session state is kept,
 //     so all of it works through a pooler in transaction mode. (lib/pq needs
 //     binary_parameters=yes there.)

@@ -6,13 +6,17 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,10 +25,16 @@ import (
 	"github.com/postbus-io/postbus/schema/schematest"
 )
 
+// connectionError is as pgx's errors of a connection are.
+type connectionError struct{}
+
+func (connectionError) Error() string     { return "conn busy" }
+func (connectionError) SafeToRetry() bool { return false }
+
 // translated is an error of the server in its own language, as each driver
 // gives it.
 func translated(state, text string) []error {
-	return []error{&pq.Error{Code: pq.ErrorCode(state), Message: text}, &pgconn.PgError{Code: state, Message: text}}
+	return []error{&pq.Error{Code: pqerror.Code(state), Message: text}, &pgconn.PgError{Code: state, Message: text}}
 }
 
 // What an error means is told by SQLSTATE and type: the server's language, and
@@ -64,7 +74,10 @@ func TestPostgres_S32_ClassifyGoesBySQLSTATE(t *testing.T) {
 	} {
 		assert.Equal(t, schema.ErrorOther, d.Classify(err), "%v", err)
 	}
-	for _, err := range []error{driver.ErrBadConn, sql.ErrConnDone} {
+	for _, err := range []error{
+		driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, &net.DNSError{Name: "db"},
+		&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, connectionError{},
+	} {
 		assert.Equal(t, schema.ErrorUnavailable, d.Classify(fmt.Errorf("exec: %w", err)), "%v", err)
 	}
 }

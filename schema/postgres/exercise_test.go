@@ -161,3 +161,19 @@ func TestPostgres_H55_BuryRacesHandler(t *testing.T) { exercise(t, schematest.Bu
 func TestPostgres_ReviveIsAtomic(t *testing.T) { exercise(t, schematest.ReviveIsAtomic) }
 
 func TestPostgres_RevivesAreExclusive(t *testing.T) { exercise(t, schematest.RevivesAreExclusive) }
+
+// The ways in which pgx runs statements, some of which a pooler needs.
+func TestPostgres_PgxModes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			for _, keyLock := range []bool{false, true} {
+				db, _ := openWith("pgx", "&default_query_exec_mode="+mode, postgres.Config{})(t)
+				d := open(t, db, postgres.Config{KeyLock: keyLock})
+				require.NoError(t, d.Check(t.Context()))
+				wholeJob(t.Context(), t, db, d)
+			}
+		})
+	}
+}

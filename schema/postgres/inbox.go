@@ -10,10 +10,30 @@ import (
 
 // lockSharedSQL and lockExclusiveSQL take the lock of a handler's key until
 // the transaction ends: handlers share it, whoever buries or revives has it
-// alone.
+// alone. The table is part of the number, so that services which share a
+// database do not wait for each other. The former returns the transaction's
+// isolation level.
 const (
-	lockSharedSQL    = `SELECT pg_advisory_xact_lock_shared($1::integer, $2::integer)`
-	lockExclusiveSQL = `SELECT pg_advisory_xact_lock($1::integer, $2::integer)`
+	lockSharedSQL = `
+SELECT current_setting('transaction_isolation')
+FROM pg_advisory_xact_lock_shared($1::integer, $2::integer # 'postbus_parked'::regclass::integer)`
+	lockExclusiveSQL = `
+SELECT pg_advisory_xact_lock($1::integer, $2::integer # 'postbus_parked'::regclass::integer)`
+)
+
+// readCommitted is the level at which each statement has a snapshot of its own.
+const readCommitted = "read committed"
+
+// probeSQL puts a row where a letter of consumer $1, handler $2, message $3
+// would be, and unprobeSQL takes it away. At a stricter level than READ
+// COMMITTED the snapshot may be older than the key's lock, and a letter that was
+// buried meanwhile is not to be seen; but it is in the way, and this fails with
+// a serialization failure.
+const (
+	probeSQL = `
+INSERT INTO postbus_parked (consumer, handler, message_id, topic, state) VALUES ($1, $2, $3, '', -1)
+ON CONFLICT (consumer, handler, message_id) DO NOTHING`
+	unprobeSQL = `DELETE FROM postbus_parked WHERE consumer = $1 AND handler = $2 AND message_id = $3 AND state = -1`
 )
 
 // receiveSQL writes the inbox row of consumer $1, handler $2, message $3,
@@ -31,9 +51,8 @@ const isParkedSQL = `SELECT EXISTS (SELECT FROM postbus_parked WHERE consumer = 
 
 // Receive implements [schema.Inbox].
 func (d *Database) Receive(ctx context.Context, tx *sql.Tx, m schema.Delivery) (schema.Verdict, error) {
-	number := keyLock(m.Consumer, m.Handler, m.Topic, schema.Key(m.Message), m.Message.UUID)
-	if _, err := tx.ExecContext(ctx, d.stmts.SQL(lockSharedSQL), lockClassConsume, number); err != nil {
-		return 0, fmt.Errorf("lock key: %w", err)
+	if err := d.lockShared(ctx, tx, m); err != nil {
+		return 0, err
 	}
 	result, err := tx.ExecContext(ctx, d.stmts.SQL(receiveSQL), m.Consumer, m.Handler, m.Message.UUID)
 	if err != nil {
@@ -47,6 +66,23 @@ func (d *Database) Receive(ctx context.Context, tx *sql.Tx, m schema.Delivery) (
 		return schema.VerdictFresh, nil
 	}
 	return d.whyNot(ctx, tx, m)
+}
+
+func (d *Database) lockShared(ctx context.Context, tx *sql.Tx, m schema.Delivery) error {
+	number := keyLock(m.Consumer, m.Handler, m.Topic, schema.Key(m.Message), m.Message.UUID)
+	var isolation string
+	if err := tx.QueryRowContext(ctx, d.stmts.SQL(lockSharedSQL), lockClassConsume, number).Scan(&isolation); err != nil {
+		return fmt.Errorf("lock key: %w", err)
+	}
+	if isolation == readCommitted {
+		return nil
+	}
+	for _, query := range []string{probeSQL, unprobeSQL} {
+		if _, err := tx.ExecContext(ctx, d.stmts.SQL(query), m.Consumer, m.Handler, m.Message.UUID); err != nil {
+			return fmt.Errorf("look for new dead letter: %w", err)
+		}
+	}
+	return nil
 }
 
 func (d *Database) whyNot(ctx context.Context, tx *sql.Tx, m schema.Delivery) (schema.Verdict, error) {

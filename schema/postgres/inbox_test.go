@@ -77,6 +77,46 @@ func TestPostgres_H55_TwinUnderStricterIsolation(t *testing.T) {
 	}
 }
 
+// A message is given up while its twin waits for the key, in a transaction whose
+// snapshot is older than the letter: it is never fresh.
+func TestPostgres_H55_ReceiveBehindBuryUnderAnyIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		t.Run(level.String(), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, "postgres", postgres.Config{})
+			options := &sql.TxOptions{Isolation: level}
+			gate := b.begin()
+			b.exec(gate, "LOCK TABLE postbus_parked IN SHARE MODE") // Bury may read, not write
+			buried := async(func() error {
+				_, err := b.Bury(b.ctx, letter("m1"))
+				return err
+			})
+			b.awaitBlocked(1)
+			handler := begin(b.ctx, t, b.db, options)
+			result := b.receiveAsync(handler, "m1")
+			b.awaitBlocked(2)
+			require.NoError(t, gate.Rollback())
+			require.NoError(t, await(t, "bury", buried))
+			got := await(t, "receive", result)
+			if got.err == nil {
+				assert.Equal(t, schema.VerdictDead, got.verdict)
+			} else {
+				assert.Equal(t, schema.ErrorConflict, b.Classify(got.err), "%v", got.err)
+			}
+			require.NoError(t, handler.Rollback())
+
+			verdict, err := b.Receive(b.ctx, begin(b.ctx, t, b.db, options), delivery("m1"))
+			require.NoError(t, err)
+			assert.Equal(t, schema.VerdictDead, verdict)
+			verdict, err = b.Receive(b.ctx, begin(b.ctx, t, b.db, options), delivery("m2"))
+			require.NoError(t, err)
+			assert.Equal(t, schema.VerdictFresh, verdict)
+			assert.Equal(t, 1, b.count("SELECT count(*) FROM postbus_parked"))
+		})
+	}
+}
+
 // Handlers of one key do not wait for each other, nor for those of another.
 func TestPostgres_HandlersShareTheKey(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -36,6 +37,5 @@ func migrateProgram(url string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	return postgres.Migrate(ctx, db, schema.Tables{})
+	return errors.Join(postgres.Migrate(ctx, db, schema.Tables{}), db.Close())
 }

@@ -238,6 +238,36 @@ func TestPostgres_OtherNames(t *testing.T) {
 	})
 }
 
+// Two services in one database, with the same names for everything but the
+// schema or the prefix, never wait for each other's locks.
+func TestPostgres_OutboxesOfOneDatabaseShareNoLocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t, "postgres", postgres.Config{KeyLock: true})
+	tables := schema.Tables{Prefix: "other_"}
+	require.NoError(t, postgres.Migrate(b.ctx, b.db, tables))
+	holder := b.begin()
+	b.insert(holder, "k", "m1")
+	_, err := b.Receive(b.ctx, holder, delivery("m1"))
+	require.NoError(t, err)
+	done := async(func() error {
+		d, err := postgres.New(b.db, postgres.Config{Tables: tables, KeyLock: true})
+		if err != nil {
+			return err
+		}
+		tx, err := b.db.BeginTx(b.ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := d.Insert(b.ctx, tx, messages("k", "m1")); err != nil {
+			return err
+		}
+		_, err = d.Bury(b.ctx, letter("m1"))
+		return err
+	})
+	require.NoError(t, await(t, "the other service", done))
+}
+
 func TestPostgres_SchemaIsCreatedByManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t, "postgres", postgres.Config{})

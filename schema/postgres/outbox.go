@@ -72,10 +72,12 @@ ORDER BY n`
 // insertLockedSQL is insertSQL behind the advisory locks of the keys ($10,
 // sorted, so that two calls cannot deadlock). The locks are taken in a CTE
 // that the INSERT selects from: ids are drawn when rows come out of it, after
-// the locks. In VALUES, or beside the rows, the lock would come too late.
+// the locks. In VALUES, or beside the rows, the lock would come too late. The
+// table is part of the number, as in lockSharedSQL.
 const insertLockedSQL = `
 WITH locks AS MATERIALIZED (
-    SELECT count(pg_advisory_xact_lock($11::integer, k)) AS taken FROM unnest($10::integer[]) AS k
+    SELECT count(pg_advisory_xact_lock($11::integer, k # 'postbus_outbox'::regclass::integer)) AS taken
+    FROM unnest($10::integer[]) AS k
 )
 INSERT INTO postbus_outbox (message_id, topic, key, shard, aggregate_type, event_type, version, payload, headers)
 SELECT message_id, topic, key, shard, aggregate_type, event_type, version, payload, headers

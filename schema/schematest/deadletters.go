@@ -39,8 +39,9 @@ func (b testBundle) dead(filter schema.DeadFilter) []schema.DeadLetter {
 	return letters
 }
 
-// LettersAreKept: what is buried comes out as it went in, buried again it is
-// one letter with the counts of both, and the message is not handed out.
+// LettersAreKept checks that what is buried comes out as it went in, buried
+// again it is one letter with the counts of both, and the message is not handed
+// out.
 func LettersAreKept(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -68,7 +69,8 @@ func LettersAreKept(t *testing.T, open OpenFunc) {
 	assert.Equal(t, 0, b.inboxRows()+b.effects(), "a dead letter leaves nothing in the inbox")
 }
 
-// LettersAreListed: by every field of the filter, oldest first, page by page.
+// LettersAreListed checks that letters are found by every field of the filter,
+// oldest first, page by page.
 func LettersAreListed(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	var all []string
@@ -102,8 +104,8 @@ func LettersAreListed(t *testing.T, open OpenFunc) {
 	assert.Empty(t, list(schema.DeadFilter{ID: 1 << 40}))
 }
 
-// LettersSurviveRedrive: payload and headers are the same in the list, in what
-// Revive returns, and after any number of rounds.
+// LettersSurviveRedrive checks that payload and headers are the same in the
+// list, in what Revive returns, and after any number of rounds.
 func LettersSurviveRedrive(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	headers := map[string]string{schema.HeaderKey: "k", schema.HeaderType: "orders.placed"}
@@ -132,8 +134,8 @@ func LettersSurviveRedrive(t *testing.T, open OpenFunc) {
 	}
 }
 
-// BuryIsRefusedWhenApplied: what the handler has applied meanwhile is no dead
-// letter.
+// BuryIsRefusedWhenApplied checks that what the handler has applied meanwhile
+// is no dead letter.
 func BuryIsRefusedWhenApplied(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -145,8 +147,8 @@ func BuryIsRefusedWhenApplied(t *testing.T, open OpenFunc) {
 	b.bury(deadLetter("payments", "notify", "m1"))
 }
 
-// BuryRacesHandler: when a message is given up while its twin is applied, it is
-// in exactly one state afterwards.
+// BuryRacesHandler checks that when a message is given up while its twin is
+// applied, it is in exactly one state afterwards.
 func BuryRacesHandler(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -177,8 +179,9 @@ func BuryRacesHandler(t *testing.T, open OpenFunc) {
 	require.Equal(t, b.effects(), b.inboxRows())
 }
 
-// ReviveIsAtomic: the letter becomes the inbox row of its effect: after a
-// rollback there is the letter as before, after a commit there is no letter.
+// ReviveIsAtomic checks that the letter becomes the inbox row of its effect:
+// after a rollback there is the letter as before, after a commit there is no
+// letter.
 func ReviveIsAtomic(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -214,9 +217,9 @@ func ReviveIsAtomic(t *testing.T, open OpenFunc) {
 	assert.Equal(t, 1, b.effects())
 }
 
-// RevivesAreExclusive: of two persons who redrive one letter at the same
-// instant one has the effect, the other [schema.ErrNotDead]; when the first
-// rolls back, the second has it.
+// RevivesAreExclusive checks that of two persons who redrive one letter at the
+// same instant one has the effect, the other [schema.ErrNotDead]; when the
+// first rolls back, the second has it.
 func RevivesAreExclusive(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)

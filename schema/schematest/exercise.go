@@ -115,9 +115,9 @@ func (b testBundle) begin() *sql.Tx {
 }
 
 // exec runs a statement that all databases know.
-func (b testBundle) exec(statement string, args ...any) {
+func (b testBundle) exec(statement string) {
 	b.t.Helper()
-	_, err := b.db.ExecContext(b.ctx, fmt.Sprintf(statement, args...))
+	_, err := b.db.ExecContext(b.ctx, statement)
 	require.NoError(b.t, err, statement)
 }
 
@@ -163,18 +163,6 @@ func (b testBundle) eventually(what string, f func() bool) {
 			b.t.Fatalf("still not after %s: %s", patience, what)
 		case <-ticker.C:
 		}
-	}
-}
-
-// await returns what a goroutine reports.
-func await[T any](b testBundle, what string, result <-chan T) T {
-	b.t.Helper()
-	select {
-	case value := <-result:
-		return value
-	case <-time.After(patience):
-		b.t.Fatalf("still waiting after %s: %s", patience, what)
-		panic("unreachable")
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/postbus-io/postbus/schema"
 )
 
-// HoldsKeepLanes: held records leave the claim, in order, their lanes' holds
-// say until when, and a hold on a lane that is held already replaces it. A
-// record without a key is a lane of its own.
+// HoldsKeepLanes checks that held records leave the claim, in order, their
+// lanes' holds say until when, and a hold on a lane that is held already
+// replaces it. A record without a key is a lane of its own.
 func HoldsKeepLanes(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	key := keyOn(7)
@@ -26,7 +26,7 @@ func HoldsKeepLanes(t *testing.T, open OpenFunc) {
 	b.publish(newMessage(alone[0], "orders", "", nil), newMessage(alone[1], "orders", "", nil))
 	b.publish(newMessage("elsewhere", "payments", key, nil))
 	records := b.waiting()
-	shard := b.own("relay", time.Hour)[7]
+	shard := b.own("relay")[7]
 
 	due := schema.Hold{Lane: records[0].Lane(), Shard: 7, Head: records[0].ID, Retry: -time.Second, Reason: "no"}
 	never := schema.Hold{Lane: records[3].Lane(), Shard: 7, Head: records[3].ID, Retry: schema.Never, Reason: "a person's"}
@@ -47,15 +47,15 @@ func HoldsKeepLanes(t *testing.T, open OpenFunc) {
 	assertHolds(t, []schema.Hold{later, never}, b.holds(7))
 }
 
-// HoldsAreLiftedWhenEmpty: a hold goes when nothing is held behind it any more,
-// and not before.
+// HoldsAreLiftedWhenEmpty checks that a hold goes when nothing is held behind
+// it any more, and not before.
 func HoldsAreLiftedWhenEmpty(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	key, alone := keyOn(7), alwaysOn(7, "alone")
 	b.publish(simple(key, 2)...)
 	b.publish(newMessage(alone[0], "orders", "", nil), newMessage(alone[1], "orders", "", nil))
 	records := b.waiting()
-	shard := b.own("relay", time.Hour)[7]
+	shard := b.own("relay")[7]
 	keyed := schema.Hold{Lane: records[0].Lane(), Shard: 7, Head: records[0].ID}
 	one := schema.Hold{Lane: records[2].Lane(), Shard: 7, Head: records[2].ID}
 	other := schema.Hold{Lane: records[3].Lane(), Shard: 7, Head: records[3].ID}
@@ -76,14 +76,15 @@ func HoldsAreLiftedWhenEmpty(t *testing.T, open OpenFunc) {
 	}
 }
 
-// FailuresAreKept: a failed record has its count, its error and its new state;
-// a quarantined one is neither claimed nor held; one that is gone is no error.
+// FailuresAreKept checks that a failed record has its count, its error and its
+// new state; a quarantined one is neither claimed nor held; one that is gone is
+// no error.
 func FailuresAreKept(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	key := keyOn(7)
 	b.publish(simple(key, 3)...)
 	records := b.waiting()
-	shard := b.own("relay", time.Hour)[7]
+	shard := b.own("relay")[7]
 	hold := schema.Hold{Lane: records[0].Lane(), Shard: 7, Head: records[0].ID}
 	fail := func(id int64, state schema.State, attempts int, text string) schema.Failure {
 		return schema.Failure{Record: id, State: state, Attempts: attempts, Retry: schema.Never, Error: text}
@@ -111,13 +112,13 @@ func FailuresAreKept(t *testing.T, open OpenFunc) {
 	assert.Equal(t, 2, b.count("SELECT count(*) FROM postbus_outbox WHERE state = 3 AND shard = 7"), "nothing un-sent was deleted")
 }
 
-// SettleIsFenced: whoever does not own the shard under that very epoch changes
-// nothing, whatever its name.
+// SettleIsFenced checks that whoever does not own the shard under that very
+// epoch changes nothing, whatever its name.
 func SettleIsFenced(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.publish(simple(keyOn(7), 3)...)
 	records := b.waiting()
-	old := b.own("old", time.Hour)[7]
+	old := b.own("old")[7]
 	hold := schema.Hold{Lane: records[0].Lane(), Shard: 7, Head: records[0].ID, Retry: time.Hour, Reason: "first"}
 	b.settle("old", schema.Settlement{Shard: old, Held: recordIDs(records[:1]), Holds: []schema.Hold{hold}})
 	require.NoError(t, b.d.Sent(b.ctx, records[:1])) // the hold could be lifted
@@ -153,15 +154,15 @@ func SettleIsFenced(t *testing.T, open OpenFunc) {
 	assert.Equal(t, before, b.picture(7))
 }
 
-// SettleRacesTakeover: when a settlement and a new owner meet, either the
-// settlement is complete before the new owner has the shard, or it is
-// [schema.ErrFenced] and nothing of it is there.
+// SettleRacesTakeover checks that when a settlement and a new owner meet,
+// either the settlement is complete before the new owner has the shard, or it
+// is [schema.ErrFenced] and nothing of it is there.
 func SettleRacesTakeover(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	for round := range 3 {
 		old, another := fmt.Sprintf("relay-%d", round), fmt.Sprintf("relay-%d", round+1)
 		if round == 0 {
-			b.own(old, time.Hour)
+			b.own(old)
 		}
 		shards := b.beat(old, time.Hour).Owned
 		require.Len(t, shards, schema.DefaultShards)

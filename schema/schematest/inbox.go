@@ -54,7 +54,8 @@ func (b testBundle) inboxRows() int {
 	return b.count("SELECT count(*) FROM postbus_inbox")
 }
 
-// InboxRemembers: a message is fresh once; two messages with one body are two.
+// InboxRemembers checks that a message is fresh once; two messages with one
+// body are two.
 func InboxRemembers(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -76,8 +77,8 @@ func InboxRemembers(t *testing.T, open OpenFunc) {
 	assert.Equal(t, 3, b.effects())
 }
 
-// InboxTellsHandlersApart: what one handler has applied, or given up, is fresh
-// for another handler and for the same one of another consumer.
+// InboxTellsHandlersApart checks that what one handler has applied, or given
+// up, is fresh for another handler and for the same one of another consumer.
 func InboxTellsHandlersApart(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -96,8 +97,8 @@ func InboxTellsHandlersApart(t *testing.T, open OpenFunc) {
 	assert.Equal(t, schema.VerdictFresh, b.deliver(delivery("stock", "charge", "m2")))
 }
 
-// InboxForgetsRollback: a handler that failed has left no memory of the
-// message; the redelivery is applied.
+// InboxForgetsRollback checks that a handler that failed has left no memory of
+// the message; the redelivery is applied.
 func InboxForgetsRollback(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -113,9 +114,9 @@ func InboxForgetsRollback(t *testing.T, open OpenFunc) {
 	assert.Equal(t, []int{1, 1}, []int{b.inboxRows(), b.effects()})
 }
 
-// TwinsApplyOnce: two deliveries of one message at the same instant wait for
-// each other, whichever commits or rolls back, and never fail: one effect if
-// one of them meant to commit.
+// TwinsApplyOnce checks that two deliveries of one message at the same instant
+// wait for each other, whichever commits or rolls back, and never fail: one
+// effect if one of them meant to commit.
 func TwinsApplyOnce(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec(effectsSQL)
@@ -160,8 +161,9 @@ func (b testBundle) twins(messageID string, commits [2]bool) (verdicts [2]schema
 	return verdicts, faults
 }
 
-// OwnViolationIsNoDuplicate: a handler that hits a unique index of its own has
-// failed; nothing is remembered, and its error has no other meaning.
+// OwnViolationIsNoDuplicate checks that a handler that hits a unique index of
+// its own has failed; nothing is remembered, and its error has no other
+// meaning.
 func OwnViolationIsNoDuplicate(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.exec("CREATE TABLE charges (message VARCHAR(200) PRIMARY KEY)")

@@ -17,8 +17,8 @@ import (
 	"github.com/postbus-io/postbus/schema"
 )
 
-// InsertIsAtomic: messages are there iff their transaction committed; none, or
-// a transaction that is none, writes nothing.
+// InsertIsAtomic checks that messages are there iff their transaction
+// committed; none, or a transaction that is none, writes nothing.
 func InsertIsAtomic(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.publish(newMessage("committed", "orders", "a", nil))
@@ -35,8 +35,8 @@ func InsertIsAtomic(t *testing.T, open OpenFunc) {
 	require.ErrorIs(t, b.d.Insert(b.ctx, nil, simple("a", 1)), schema.ErrNoTransaction)
 }
 
-// InsertFollowsSavepoints: what is rolled back to a savepoint takes its
-// messages along and leaves those before and behind it.
+// InsertFollowsSavepoints checks that what is rolled back to a savepoint takes
+// its messages along and leaves those before and behind it.
 func InsertFollowsSavepoints(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	require.NoError(t, b.inTx(func(tx *sql.Tx) error {
@@ -56,8 +56,9 @@ func InsertFollowsSavepoints(t *testing.T, open OpenFunc) {
 	assert.Equal(t, []string{"outer", "second", "kept"}, b.waitingIDs())
 }
 
-// InsertKeepsOrder: ids follow the order of the messages within a call, of the
-// calls within a transaction, and of transactions one after the other.
+// InsertKeepsOrder checks that ids follow the order of the messages within a
+// call, of the calls within a transaction, and of transactions one after the
+// other.
 func InsertKeepsOrder(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	var want []string
@@ -79,7 +80,8 @@ func InsertKeepsOrder(t *testing.T, open OpenFunc) {
 	assert.Equal(t, want, b.waitingIDs())
 }
 
-// InsertTakesManyMessages: 50,000 in one call, in order.
+// InsertTakesManyMessages checks that 50,000 messages in one call are written,
+// in order.
 func InsertTakesManyMessages(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	const many = 50_000
@@ -93,8 +95,8 @@ func InsertTakesManyMessages(t *testing.T, open OpenFunc) {
     SELECT message_id, lag(message_id) OVER (ORDER BY id) AS before FROM postbus_outbox) AS pairs WHERE before > message_id`))
 }
 
-// InsertRefusesFinishedTransaction: after the end of its transaction a message
-// is an error that the caller recognises, and nothing is written.
+// InsertRefusesFinishedTransaction checks that after the end of its transaction
+// a message is an error that the caller recognises, and nothing is written.
 func InsertRefusesFinishedTransaction(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	committed, rolledBack := b.begin(), (*sql.Tx)(nil)
@@ -108,8 +110,8 @@ func InsertRefusesFinishedTransaction(t *testing.T, open OpenFunc) {
 	assert.Empty(t, b.waitingIDs())
 }
 
-// InsertHonoursContext: an insert runs under its caller's context, not under
-// that of a message, and an ended one stops it.
+// InsertHonoursContext checks that an insert runs under its caller's context,
+// not under that of a message, and an ended one stops it.
 func InsertHonoursContext(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	over, cancel := context.WithCancel(b.ctx)
@@ -131,8 +133,8 @@ func InsertHonoursContext(t *testing.T, open OpenFunc) {
 	assert.Equal(t, []string{"mine"}, b.waitingIDs())
 }
 
-// InsertNeedsOneConnection: everything happens on the transaction's own
-// connection, also the first time, in a pool that has no other.
+// InsertNeedsOneConnection checks that everything happens on the transaction's
+// own connection, also the first time, in a pool that has no other.
 func InsertNeedsOneConnection(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	b.db.SetMaxOpenConns(1)
@@ -159,8 +161,8 @@ func trickyPayloads() map[string][]byte {
 	}
 }
 
-// PayloadsSurvive: the same bytes come out that went in; nil and empty are told
-// apart.
+// PayloadsSurvive checks that the same bytes come out that went in; nil and
+// empty are told apart.
 func PayloadsSurvive(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	payloads := trickyPayloads()
@@ -195,8 +197,8 @@ func trickyHeaders() []string {
 	}
 }
 
-// HeadersSurvive: headers, and what is kept in columns of its own, come out as
-// they went in.
+// HeadersSurvive checks that headers, and what is kept in columns of its own,
+// come out as they went in.
 func HeadersSurvive(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	full := newMessage("full", "orders", "a", []byte("{}"), trickyHeaders()...)
@@ -224,8 +226,8 @@ func HeadersSurvive(t *testing.T, open OpenFunc) {
 	assert.WithinDuration(t, time.Now(), r.CreatedAt, time.Hour)
 }
 
-// KeysSurvive: a key is its exact bytes; its shard is that of the golden
-// function, whatever the database's collation and case rules are.
+// KeysSurvive checks that a key is its exact bytes; its shard is that of the
+// golden function, whatever the database's collation and case rules are.
 func KeysSurvive(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	keys := []string{

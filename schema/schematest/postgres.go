@@ -52,13 +52,14 @@ func PostgresURL(t testing.TB) string {
 	t.Helper()
 	server := postgresServer(t)
 	name := "postbus_test_" + shortName(t.Name())
+	target := withQuery(t, server, map[string]string{"search_path": name, "application_name": name})
 	onServer(t, server, `CREATE SCHEMA "`+name+`"`)
 	t.Cleanup(func() {
 		// What the test left open would keep the schema from being dropped.
 		onServer(t, server, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '`+name+`'`)
 		onServer(t, server, `DROP SCHEMA "`+name+`" CASCADE`)
 	})
-	return withQuery(t, server, map[string]string{"search_path": name, "application_name": name})
+	return target
 }
 
 // Open opens a pool of at most 20 connections and closes it when the test ends.

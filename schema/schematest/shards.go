@@ -15,8 +15,8 @@ import (
 	"github.com/postbus-io/postbus/schema"
 )
 
-// MembershipIsCounted: a heartbeat tells how many relays live and what is
-// owned, by the database's clock, and each Acquire keeps to its bound.
+// MembershipIsCounted checks that a heartbeat tells how many relays live and
+// what is owned, by the database's clock, and each Acquire keeps to its bound.
 func MembershipIsCounted(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	first := b.beat("first", time.Hour)
@@ -39,8 +39,8 @@ func MembershipIsCounted(t *testing.T, open OpenFunc) {
 	})
 }
 
-// ShardsHaveOneOwner: relays that take shards at the same instant never get the
-// same one.
+// ShardsHaveOneOwner checks that relays that take shards at the same instant
+// never get the same one.
 func ShardsHaveOneOwner(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
 	const relays, rounds = 6, 6
@@ -93,12 +93,12 @@ func (b testBundle) acquireAtOnce(owners []string, most int) map[string][]schema
 	return given
 }
 
-// ShardsAreTakenOverAfterTheLease: while its lease lasts a relay keeps its
-// shards, silent or not; after it anybody takes them, with higher epochs, and
-// the old owner finds out at its next heartbeat.
+// ShardsAreTakenOverAfterTheLease checks that while its lease lasts a relay
+// keeps its shards, silent or not; after it anybody takes them, with higher
+// epochs, and the old owner finds out at its next heartbeat.
 func ShardsAreTakenOverAfterTheLease(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
-	old := b.own("old", time.Hour)
+	old := b.own("old")
 	b.beat("new", time.Hour)
 	assert.Empty(t, b.acquire("new", schema.DefaultShards), "the lease of old has an hour to go")
 
@@ -117,11 +117,11 @@ func ShardsAreTakenOverAfterTheLease(t *testing.T, open OpenFunc) {
 	}
 }
 
-// ShardsAreGivenBack: released shards are free at once; what somebody else owns
-// by now cannot be released; leaving forgets the relay.
+// ShardsAreGivenBack checks that released shards are free at once; what
+// somebody else owns by now cannot be released; leaving forgets the relay.
 func ShardsAreGivenBack(t *testing.T, open OpenFunc) {
 	b := setup(t, open)
-	b.own("first", time.Hour)
+	b.own("first")
 	b.beat("second", time.Hour)
 	for range 2 { // idempotent
 		require.NoError(t, b.d.Release(b.ctx, "first", []int{3, 5}))
@@ -157,9 +157,9 @@ func (b testBundle) acquire(owner string, most int) []schema.Shard {
 
 // own makes owner the owner of all shards, which nobody owns yet, and returns
 // them by id.
-func (b testBundle) own(owner string, lease time.Duration) []schema.Shard {
+func (b testBundle) own(owner string) []schema.Shard {
 	b.t.Helper()
-	b.beat(owner, lease)
+	b.beat(owner, time.Hour)
 	taken := b.acquire(owner, schema.DefaultShards)
 	require.Len(b.t, taken, schema.DefaultShards)
 	return sortedShards(taken)

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -36,6 +37,5 @@ func migrateProgram(path string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	return sqlite.Migrate(ctx, db, schema.Tables{})
+	return errors.Join(sqlite.Migrate(ctx, db, schema.Tables{}), db.Close())
 }

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"database/sql"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -71,22 +72,42 @@ func TestUp_BrokenFileLeavesNothing(t *testing.T) {
 	require.NoError(t, up(t.Context(), db, file(1, "never run again"), broken))
 }
 
-// However many start at once, each file is applied once.
+// However many start at once, on an empty file or on one that lacks the newest
+// migrations, each is applied once.
 func TestUp_ManyAtOnce(t *testing.T) {
 	t.Parallel()
-	db := schematest.SQLite(t, dsn, nil)
 	files := []migrate.File{file(1, "CREATE TABLE a (id INTEGER)"), file(2, "CREATE TABLE b (id INTEGER)"), file(3, "INSERT INTO a VALUES (1); CREATE TABLE c (id INTEGER)")}
+	for before := range files {
+		path := filepath.Join(t.TempDir(), "many.db")
+		db := schematest.Open(t, "sqlite", dsn(path))
+		if before > 0 {
+			require.NoError(t, up(t.Context(), db, files[:before]...))
+		}
+		assert.Equal(t, make([]error, 10), upAtOnce(t, path, files))
+		var rows, applied int
+		require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM a`).Scan(&rows))
+		require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM books WHERE version_id > 0`).Scan(&applied))
+		assert.Equal(t, []int{1, 3}, []int{rows, applied})
+	}
+}
+
+// upAtOnce starts ten, each with a pool of its own.
+func upAtOnce(t *testing.T, path string, files []migrate.File) []error {
+	t.Helper()
 	faults := make([]error, 10)
 	var wg sync.WaitGroup
+	start := make(chan struct{})
 	for i := range faults {
-		wg.Go(func() { faults[i] = up(t.Context(), db, files...) })
+		db := schematest.Open(t, "sqlite", dsn(path))
+		require.NoError(t, db.PingContext(t.Context()))
+		wg.Go(func() {
+			<-start
+			faults[i] = up(t.Context(), db, files...)
+		})
 	}
+	close(start)
 	wg.Wait()
-	assert.Equal(t, make([]error, 10), faults)
-	var rows, applied int
-	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM a`).Scan(&rows))
-	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM books WHERE version_id > 0`).Scan(&applied))
-	assert.Equal(t, []int{1, 3}, []int{rows, applied})
+	return faults
 }
 
 func TestUp_EndsWithItsContext(t *testing.T) {
