@@ -20,7 +20,7 @@ GO_FILES = $$(find . -path './.?*' -prune -o -name '*.go' -print)
 # The shell lines before a run against real services. STRICT: a test that does not find its service fails.
 ifeq ($(SERVICES),local)
 with_services = dev/services up $(TEST_SERVICES) || { echo "make $@: the services did not come up (see above); make test/unit needs none" >&2; exit 1; }; \
-	eval "$$(dev/services env)"; \
+	eval "$$(dev/services env $(TEST_SERVICES))"; \
 	trap '{ set +x; } 2>/dev/null; echo "services are still up; stop them with: make services/down"' EXIT; \
 	export POSTBUS_TEST_STRICT=1
 else
@@ -43,7 +43,8 @@ test/unit: ## the tests that need no service
 	env -u POSTBUS_TEST_POSTGRES -u POSTBUS_TEST_STRICT $(GO) test ./...
 
 .PHONY: test/slow
-test/slow: ## as test, and the tests that take minutes (build tag slow)
+test/slow: TEST_SERVICES := postgres kafka rabbitmq
+test/slow: ## as test, and the tests that take minutes or another broker (build tag slow)
 	@$(with_services); \
 	set -x; \
 	$(GO) test -race -count=1 -tags slow -timeout 60m ./...

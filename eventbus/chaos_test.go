@@ -44,7 +44,7 @@ type chaos struct {
 }
 
 func runChaos(t *testing.T, db *sql.DB) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	c := &chaos{db: db, broker: faultyBroker(t), cfg: chaosConfig()}
 	w := newWorkload(t, db, 50, chaosEvents)
@@ -172,13 +172,13 @@ func (c *chaos) after(faults context.Context, f func()) (stop func()) {
 	}
 }
 
-// terminations ends a third of all connections every half second.
+// terminations ends a quarter of all connections every second.
 func (c *chaos) terminations(t *testing.T, faults context.Context) {
 	const terminateSQL = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND random() < 0.3`
+WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND random() < 0.25`
 	ended := 0
 	for faults.Err() == nil {
-		pause(faults, 500*time.Millisecond)
+		pause(faults, time.Second)
 		var n int
 		if err := c.db.QueryRowContext(faults, terminateSQL).Scan(&n); err == nil {
 			ended += n

@@ -31,6 +31,7 @@ func TestBus_H41_DrainCancelsNothing(t *testing.T) {
 		"pgx":    func(t *testing.T) *sql.DB { return schematest.Postgres(t, "pgx", migratePostgres) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			broker, err := memory.New(memory.Config{Logger: quiet()})
 			require.NoError(t, err)
 			defer broker.Close() //nolint:errcheck // a second Close; the first one is checked below
@@ -91,12 +92,10 @@ func (d *drained) round(t *testing.T) {
 		asks.publish(t, events...)
 		d.published += len(events)
 	}
-	start := time.Now()
 	var stopping sync.WaitGroup
 	stopping.Go(stopAsks)
 	stopping.Go(stopAnswers)
 	stopping.Wait()
-	t.Logf("stopped after %s", time.Since(start).Round(time.Millisecond))
 	d.nothingDead(t, asks, answers)
 }
 

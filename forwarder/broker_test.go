@@ -35,6 +35,7 @@ type broker struct {
 	t        *testing.T
 	patience time.Duration
 	decide   func(t try) error // nil accepts; set before a relay runs
+	calls    sync.WaitGroup    // of publishers, also those that were left behind
 
 	mu      sync.Mutex
 	log     []entry
@@ -183,6 +184,8 @@ func (b *broker) batches() *batchPublisher {
 }
 
 func (p *batchPublisher) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	p.broker.calls.Add(1)
+	defer p.broker.calls.Done()
 	errs := make([]error, len(msgs))
 	var all sync.WaitGroup
 	for i, msg := range msgs {
@@ -233,6 +236,8 @@ type plainPublisher struct {
 func (b *broker) plain() *plainPublisher { return &plainPublisher{broker: b} }
 
 func (p *plainPublisher) Publish(topic string, msgs ...*message.Message) error {
+	p.broker.calls.Add(1)
+	defer p.broker.calls.Done()
 	if !p.busy.TryLock() {
 		p.broker.t.Errorf("two calls at once, the second with %s", msgs[0].UUID)
 	} else {

@@ -54,6 +54,8 @@ func (f *freezer) pass() {
 }
 
 func (f *freezer) PublishBatch(ctx context.Context, topic string, msgs []*message.Message) []error {
+	f.publisher.broker.calls.Add(1)
+	defer f.publisher.broker.calls.Done()
 	f.mu.Lock()
 	if f.calls++; f.calls == f.at {
 		close(f.froze)

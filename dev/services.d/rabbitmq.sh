@@ -11,6 +11,7 @@ readonly RABBIT_KIN="$RABBIT_PROCESS|rabbit_disk_monitor|erl_child_setup|inet_ge
 rabbitmq_order() { echo 40; }
 
 rabbitmq_prepare() {
+	local units='rabbitmq-server.service epmd.service epmd.socket'
 	check_port rabbitmq POSTBUS_RABBITMQ_PORT "$(rabbitmq_running_port amqp)"
 	check_port rabbitmq POSTBUS_RABBITMQ_MANAGEMENT_PORT "$(rabbitmq_running_port management)"
 	# Its disk monitor hands the path to a shell.
@@ -20,7 +21,7 @@ rabbitmq_prepare() {
 		die rabbitmq "POSTBUS_RABBITMQ_BIN=$POSTBUS_RABBITMQ_BIN: no rabbitmq-server and rabbitmq-env there"
 	may_install ||
 		die rabbitmq "RabbitMQ is not installed: apt-get install rabbitmq-server, or set POSTBUS_RABBITMQ_BIN"
-	{ apt_install_idle rabbitmq 'rabbitmq-server.service epmd.service epmd.socket' rabbitmq-server && rabbitmq_bin >/dev/null; } ||
+	{ apt_install_idle rabbitmq "$units" rabbitmq-server && rabbitmq_bin >/dev/null; } ||
 		die rabbitmq "could not install RabbitMQ: apt-get install rabbitmq-server, or set POSTBUS_RABBITMQ_BIN"
 }
 

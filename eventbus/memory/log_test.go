@@ -122,12 +122,14 @@ func requireBrokerFault(t *testing.T, err error, cause error) {
 // bytes does not wait for ever.
 func TestMemory_LargeMessageIsTakenWithoutBacklog(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t, memory.Config{MaxBacklogBytes: 1, PublishTimeout: time.Millisecond})
-	msgs := subscribe(t, newSubscriber(t, broker, consumer, 10))
-	publish(t, broker, "a1")
-	require.ErrorIs(t, newPublisher(t, broker).Publish(topic, newMessage("a2", "a")), memory.ErrFull)
-	ack(t, receiveAll(t, msgs, "a1")...)
-	publish(t, broker, "a2")
+	synctest.Test(t, func(t *testing.T) {
+		broker := newBroker(t, memory.Config{MaxBacklogBytes: 1})
+		msgs := subscribe(t, newSubscriber(t, broker, consumer, 10))
+		publish(t, broker, "a1")
+		require.ErrorIs(t, newPublisher(t, broker).Publish(topic, newMessage("a2", "a")), memory.ErrFull)
+		ack(t, receiveAll(t, msgs, "a1")...)
+		publish(t, broker, "a2")
+	})
 }
 
 // TestMemory_CloseEndsAWaitingPublish: of the publisher and of the broker.
