@@ -3,6 +3,7 @@ package forwarder_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 	"log/slog"
@@ -22,21 +23,13 @@ import (
 func ExampleRelay() {
 	ctx, stop := context.WithCancel(context.Background())
 	dir, err := os.MkdirTemp("", "postbus")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	check(err)
 	db, outbox := openOutbox(ctx, filepath.Join(dir, "orders.db"))
-	defer db.Close()
 	broker, err := memory.New(memory.Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer broker.Close()
+	check(err)
+	defer func() { check(errors.Join(broker.Close(), db.Close(), os.RemoveAll(dir))) }()
 	publisher, err := broker.NewPublisher() // or any other message.Publisher
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 
 	relay, err := forwarder.New(forwarder.Config{
 		Source:    outbox,
@@ -48,12 +41,8 @@ func ExampleRelay() {
 			stop()
 		},
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := relay.Run(ctx); err != nil {
-		log.Fatal(err)
-	}
+	check(err)
+	check(relay.Run(ctx))
 	// Output:
 	// sent 1 to orders: placed
 }
@@ -61,28 +50,22 @@ func ExampleRelay() {
 // openOutbox returns an outbox in which one message waits.
 func openOutbox(ctx context.Context, path string) (*sql.DB, *sqlite.Database) {
 	db, err := sql.Open("sqlite", sqlite.DSN(path))
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := sqlite.Migrate(ctx, db, schema.Tables{}); err != nil {
-		log.Fatal(err)
-	}
+	check(err)
+	check(sqlite.Migrate(ctx, db, schema.Tables{}))
 	outbox, err := sqlite.New(db, sqlite.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	msg := message.NewMessage("1", []byte("placed"))
 	msg.Metadata.Set(schema.HeaderTopic, "orders")
 	msg.Metadata.Set(schema.HeaderKey, "order-1")
-	if err := outbox.Insert(ctx, tx, []*message.Message{msg}); err != nil {
-		log.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		log.Fatal(err)
-	}
+	check(outbox.Insert(ctx, tx, []*message.Message{msg}))
+	check(tx.Commit())
 	return db, outbox
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

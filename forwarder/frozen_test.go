@@ -241,3 +241,26 @@ func TestRelay_OwnsAShardAgain(t *testing.T) {
 		require.Less(b, again.Sub(ended), time.Second, "before the next heartbeat")
 	})
 }
+
+// What another owner of the shard has lifted is not held any more.
+func TestRelay_ReadsTheHoldsOfANewEpoch(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "k", 1)
+		b.broker.decide = func(try try) error {
+			if try.is("orders/k#1") {
+				return errRefused
+			}
+			return nil
+		}
+		b.start(forYears)
+		b.eventually("k is held", func() bool { return len(b.holds()) == 1 })
+		b.exec(`UPDATE postbus_shards SET epoch = epoch + 2`) // another relay, and this one again
+		b.exec(`DELETE FROM postbus_outbox`)
+		b.exec(`DELETE FROM postbus_holds`)
+		pass(forwarder.DefaultHeartbeat)
+		b.publish(orders, "k", 1)
+		from := time.Now()
+		b.broker.await(1)
+		require.Less(b, time.Since(from), 2*time.Second, "sooner than holds are read again anyhow")
+	})
+}

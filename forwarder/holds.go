@@ -93,6 +93,20 @@ func (h *holds) has(lane schema.Lane) bool { return h.lanes[lane] != nil }
 // lift notes that the database is asked to lift the lane's hold.
 func (h *holds) lift(lane schema.Lane) { h.lanes[lane].lifted = true }
 
+// revive tells whether the lane's hold was lifted and is to be written again,
+// due at once, because a record goes behind it: a held record without its hold
+// would never be found again.
+func (h *holds) revive(lane schema.Lane) (schema.Hold, bool) {
+	entry := h.lanes[lane]
+	if !entry.lifted {
+		return schema.Hold{}, false
+	}
+	entry.lifted = false
+	hold := entry.hold
+	hold.Retry = 0
+	return hold, true
+}
+
 func (h *holds) lifted(lane schema.Lane) bool { return h.lanes[lane].lifted }
 
 func (h *holds) forget(lane schema.Lane) { delete(h.lanes, lane) }

@@ -195,7 +195,7 @@ func (b *bundle) eventually(what string, isTrue func() bool) {
 	deadline := time.After(b.patience)
 	for !isTrue() {
 		select {
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		case <-deadline:
 			b.Fatalf("not within %s: %s; log: %s", b.patience, what, b.log)
 		}

@@ -111,3 +111,26 @@ func TestRelay_GivesBackOnlyWhatIsNotInFlight(t *testing.T) {
 		require.Zero(b, b.broker.repeated())
 	})
 }
+
+// Two relays and the application share one connection.
+func TestRelay_H70_PoolOfOne(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.db.SetMaxOpenConns(1)
+		b.broker.decide = func(try try) error {
+			if try.nth == 1 && try.is("orders/k1#2") {
+				return errRefused
+			}
+			if try.topic == orders && try.nth == 1 {
+				b.publish("payments", try.msg.UUID, 1) // nothing is open while the broker is asked
+			}
+			return nil
+		}
+		for i := range 5 {
+			b.publish(orders, fmt.Sprint("k", i), 5)
+		}
+		b.start(swift)
+		b.start(swift)
+		b.eventually("25 orders and 24 payments are sent", func() bool { return b.broker.distinct() == 49 })
+		b.awaitAll()
+	})
+}

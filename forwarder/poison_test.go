@@ -116,6 +116,9 @@ func TestRelay_S08_PolicySkip(t *testing.T) {
 			if try.is("orders/k#2") {
 				return invalid(try.topic)
 			}
+			if try.is("orders/k#3") && b.record("orders/k#2").State != schema.StateQuarantined {
+				b.Error("passed before the database knows of the quarantine")
+			}
 			return nil
 		}
 		b.start(skip)
@@ -255,5 +258,26 @@ func TestRelay_HangingTopicCostsNoAttempt(t *testing.T) {
 		require.Equal(b, row{ID: b.record("slow/k#1").ID, Message: "slow/k#1"}, b.record("slow/k#1"))
 		hangs.Store(false)
 		b.awaitAll()
+	})
+}
+
+// A broker that stumbles now and then, but takes records in between, is not
+// waited for longer and longer.
+func TestRelay_StumblingBroker(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		for i := range 30 {
+			b.publish(orders, fmt.Sprint("k", i), 10)
+		}
+		var tries atomic.Int64
+		b.broker.decide = func(try try) error {
+			if tries.Add(1)%20 == 0 {
+				return &schema.PublishError{Class: schema.PublishBroker, Topic: try.topic, Err: errRefused}
+			}
+			return nil
+		}
+		from := time.Now()
+		b.start()
+		b.awaitAll()
+		require.Less(b, time.Since(from), 5*time.Second, "some twenty pauses of a twentieth of a second")
 	})
 }

@@ -39,6 +39,9 @@ func (r *Relay) read(ctx context.Context, owned map[int]int64) (*batch, int, err
 		if l := b.index[record.Lane()]; r.holds.has(record.Lane()) && (l == nil || !l.all) {
 			s := r.debts.settlement(record.Shard, epoch)
 			s.Held = append(s.Held, record.ID)
+			if hold, gone := r.holds.revive(record.Lane()); gone {
+				s.Holds = append(s.Holds, hold)
+			}
 			continue
 		}
 		b.add(record, epoch)

@@ -173,7 +173,7 @@ func (s *stage) requireDrained(t *testing.T, msgs <-chan *message.Message) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for range msgs { //nolint:revive // emptied
+		for range msgs {
 		}
 	}()
 	s.requireEnd(t, ended, "the subscription")

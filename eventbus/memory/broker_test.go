@@ -21,7 +21,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	defer broker.Close()
+	defer func() { _ = broker.Close() }()
 
 	pub, _ := broker.NewPublisher()
 	msg := message.NewMessage("01", []byte(`{"order_id":"o-1"}`))

@@ -234,14 +234,15 @@ func TestMemory_NackedGoesToWhoeverIsFree(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broker := newBroker(t, memory.Config{})
-		busy := subscribe(t, newSubscriber(t, broker, consumer, 1))
-		free := subscribe(t, newSubscriber(t, broker, consumer, 1))
+		one := subscribe(t, newSubscriber(t, broker, consumer, 1))
+		two := subscribe(t, newSubscriber(t, broker, consumer, 1))
 		publish(t, broker, "1")
 		var held *message.Message
+		free := one
 		select {
-		case held = <-busy:
-		case held = <-free:
-			busy, free = free, busy
+		case held = <-one:
+			free = two
+		case held = <-two:
 		}
 		publishRound(t, broker, 20, 1)
 		ackUntilRest(t, free)

@@ -143,7 +143,7 @@ func TestRabbitMQ_QueueDeletedWhileConsuming(t *testing.T) {
 func TestRabbitMQ_H92_GivesBackBeforeTheConsumerTimeout(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	broker := newBroker(t, rabbitmq.Config{Queues: 1, ConsumerTimeout: time.Second, Logger: log.logger()})
+	broker := newBroker(t, rabbitmq.Config{Queues: 1, ConsumerTimeout: 2 * time.Second, Logger: log.logger()})
 	topic := fresh("orders")
 	msgs := subscribe(t, newSubscriber(t, broker, "payments", topic, 2), topic)
 	publish(t, broker, topic, numbered("key", 3)...)

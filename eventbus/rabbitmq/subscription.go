@@ -221,14 +221,25 @@ func (s *subscription) revoke(t *tap) {
 // broker's timeout, before the broker does.
 func (s *subscription) giveBackOverdue() {
 	limit := s.config.ConsumerTimeout * 3 / 4
-	for i := range s.items {
-		if i.tap.expired || time.Since(i.arrived) <= limit {
+	for t, i := range s.oldest() {
+		if t.expired || time.Since(i.arrived) <= limit {
 			continue
 		}
-		i.tap.expired = true
+		t.expired = true
 		s.log.Warn("messages are given back and taken again: one was not acknowledged in time",
-			"queue", i.tap.queue, "message_id", unmarshal(&i.delivery).UUID, "limit", limit,
+			"queue", t.queue, "message_id", unmarshal(&i.delivery).UUID, "limit", limit,
 			"consumer_timeout", s.config.ConsumerTimeout)
-		s.taps.Go(i.tap.close)
+		s.taps.Go(t.close)
 	}
+}
+
+// oldest returns each tap's oldest message, which the others wait for.
+func (s *subscription) oldest() map[*tap]*item {
+	oldest := map[*tap]*item{}
+	for i := range s.items {
+		if o := oldest[i.tap]; o == nil || i.seq < o.seq {
+			oldest[i.tap] = i
+		}
+	}
+	return oldest
 }
