@@ -66,7 +66,7 @@ func TestRelay_H08_OrderThroughManyFailures(t *testing.T) {
 			return nil
 		}
 		b.start(func(cfg *forwarder.Config) { cfg.BackoffInitial, cfg.BackoffMax = 200*time.Millisecond, time.Second })
-		for i := range 30 {
+		for i := range 20 {
 			b.publish(orders, fmt.Sprint("k", i%5), 25)
 			pass(time.Duration(i%4) * 50 * time.Millisecond)
 		}
@@ -238,7 +238,7 @@ func keyOfShard(shard int) string {
 // committed meanwhile.
 func TestRelay_LongBacklogOfAKeyDelaysNoOther(t *testing.T) {
 	virtual(t, func(b *bundle) {
-		b.publish(orders, "hot", 1000)
+		b.publish(orders, "hot", 500)
 		b.broker.decide = func(try) error { pass(10 * time.Millisecond); return nil }
 		b.start()
 		b.broker.await(250)
