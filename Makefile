@@ -40,7 +40,7 @@ test: ## every test but the slow ones, race detector on, against real services (
 
 .PHONY: test/unit
 test/unit: ## the tests that need no service
-	env -u POSTBUS_TEST_POSTGRES -u POSTBUS_TEST_STRICT $(GO) test ./...
+	env -u POSTBUS_TEST_POSTGRES -u POSTBUS_TEST_KAFKA -u POSTBUS_TEST_RABBITMQ -u POSTBUS_TEST_STRICT $(GO) test ./...
 
 .PHONY: test/slow
 test/slow: TEST_SERVICES := postgres kafka rabbitmq

@@ -89,11 +89,14 @@ func (b *batch) blame(err error) {
 	}
 }
 
-// byTopic returns the places of the lanes by topic.
+// byTopic returns the places by topic of the lanes that have something to send:
+// a record that cannot be read as a message is not.
 func byTopic(wave []*lane) map[string][]int {
 	topics := map[string][]int{}
 	for i, l := range wave {
-		topics[l.key.Topic] = append(topics[l.key.Topic], i)
+		if l.records[0].Fault == "" {
+			topics[l.key.Topic] = append(topics[l.key.Topic], i)
+		}
 	}
 	return topics
 }

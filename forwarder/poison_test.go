@@ -51,6 +51,23 @@ func TestRelay_H32_PoisonRecordStopsOnlyItsKey(t *testing.T) {
 	})
 }
 
+// A row that somebody has written by hand, or damaged, is no message.
+func TestRelay_H32_UnreadableRowStopsOnlyItsKey(t *testing.T) {
+	virtual(t, func(b *bundle) {
+		b.publish(orders, "bad", 2)
+		for i := range 100 {
+			b.publish(orders, fmt.Sprint("k", i), 1)
+		}
+		b.exec(`UPDATE postbus_outbox SET headers = '{' WHERE message_id = 'orders/bad#1'`)
+		b.start()
+		b.broker.await(100)
+		b.eventually("it is quarantined", func() bool { return b.record("orders/bad#1").State == schema.StateQuarantined })
+		require.Contains(b, b.record("orders/bad#1").Error, "headers are unreadable")
+		require.Equal(b, []string{"orders/bad#1", "orders/bad#2"}, b.messages(), "its key waits")
+		require.Zero(b, b.broker.tried("orders/bad#1"), "the broker was asked")
+	})
+}
+
 func TestRelay_H32_UnderSkipTheKeyGoesOn(t *testing.T) {
 	virtual(t, func(b *bundle) {
 		b.publish(orders, "bad", 120)

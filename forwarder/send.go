@@ -39,11 +39,15 @@ func (r *Relay) send(l life, b *batch) {
 }
 
 // publish sends the first record of each lane, one call a topic, the topics at
-// once, and returns the results by lane.
+// once, and returns the results by lane. A record that cannot be read as a
+// message is the record's fault without the broker being asked.
 func (r *Relay) publish(ctx context.Context, wave []*lane) []error {
 	ctx, cancel := context.WithDeadline(ctx, r.deadline())
 	defer cancel()
 	results := make([]error, len(wave))
+	for i, l := range wave {
+		results[i] = unreadable(l.records[0])
+	}
 	var topics sync.WaitGroup
 	for topic, places := range byTopic(wave) {
 		topics.Go(func() {
@@ -58,6 +62,14 @@ func (r *Relay) publish(ctx context.Context, wave []*lane) []error {
 	}
 	topics.Wait()
 	return results
+}
+
+// unreadable says that a record has a fault of its own, or nil.
+func unreadable(record schema.Record) error {
+	if record.Fault == "" {
+		return nil
+	}
+	return &schema.PublishError{Class: schema.PublishRecord, Topic: record.Topic, Err: errors.New(record.Fault)}
 }
 
 // deadline is when a wave that begins now has to be over: with the publish

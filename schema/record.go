@@ -94,6 +94,10 @@ type Record struct {
 	Attempts int
 	// LastError is what the last failed send said.
 	LastError string
+	// Fault says why the row cannot be read as a message, "" if it can. Such a
+	// record is never sent: a relay quarantines it, as it does one that the
+	// broker refuses for good.
+	Fault string
 }
 
 // NewRecord returns the record of a message that carries its destination in

@@ -205,7 +205,7 @@ func FuzzRecordRoundTrip(f *testing.F) {
 		msg.Metadata[name] = value
 		msg.Metadata[schema.HeaderTopic] = topic
 		if (schema.Limits{}).Check(msg) != nil {
-			t.Skip()
+			return // not to be published, so not to be stored
 		}
 		requireRoundTrip(t, fmt.Sprint(msg.Metadata), msg)
 		record := schema.NewRecord(msg, 64)

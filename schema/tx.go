@@ -21,8 +21,9 @@ type Tx interface {
 var sqlTxType = reflect.TypeFor[*sql.Tx]()
 
 // Unwrap returns the *sql.Tx inside a wrapper that embeds one, or that embeds
-// such a wrapper, and tx itself otherwise. A wrapper's own ExecContext is not trusted with our statements:
-// bun's, for one, formats the query itself and drops the arguments of $1.
+// such a wrapper, and tx itself otherwise. A wrapper's own ExecContext is not
+// trusted with our statements: bun's, for one, formats the query itself and
+// drops the arguments of $1.
 // A nil transaction, bare or inside a wrapper, is [ErrNoTransaction].
 func Unwrap(tx Tx) (Tx, error) {
 	if tx == nil {

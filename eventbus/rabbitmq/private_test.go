@@ -31,7 +31,7 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	needBroker(t) // what this test needs can be had where that is
-	if testing.Short() {
+	if testing.Short() && !strict {
 		t.Skip("NOT TESTED: a RabbitMQ of its own takes half a minute")
 	}
 	folder, err := os.MkdirTemp("/tmp", "postbus-rabbitmq-")

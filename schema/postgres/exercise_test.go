@@ -112,6 +112,9 @@ func TestPostgres_H01_S01_LateCommitIsClaimed(t *testing.T) {
 	exercise(t, schematest.LateCommitIsClaimed)
 }
 
+func TestPostgres_H32_ClaimTellsUnreadableRows(t *testing.T) {
+	exercise(t, schematest.ClaimTellsUnreadableRows)
+}
 func TestPostgres_ClaimKeepsLimits(t *testing.T) { exercise(t, schematest.ClaimKeepsLimits) }
 
 func TestPostgres_H31_SentIsIdempotent(t *testing.T) { exercise(t, schematest.SentIsIdempotent) }

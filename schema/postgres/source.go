@@ -61,7 +61,8 @@ func scanRecord(rows *sql.Rows) (schema.Record, error) {
 		return r, fmt.Errorf("scan record: %w", err)
 	}
 	if err := json.Unmarshal(headers, &r.Headers); err != nil {
-		return r, fmt.Errorf("headers of record %d: %w", r.ID, err)
+		// No error of the claim: the records of other keys are to go on.
+		r.Fault = fmt.Sprintf("headers are unreadable: %v", err)
 	}
 	return r, nil
 }

@@ -46,6 +46,7 @@ func Exercise(t *testing.T, open OpenFunc) {
 
 		{"LateCommitIsClaimed", LateCommitIsClaimed},
 		{"ClaimKeepsLimits", ClaimKeepsLimits},
+		{"ClaimTellsUnreadableRows", ClaimTellsUnreadableRows},
 		{"SentIsIdempotent", SentIsIdempotent},
 
 		{"HoldsKeepLanes", HoldsKeepLanes},

@@ -80,6 +80,19 @@ func ClaimKeepsLimits(t *testing.T, open OpenFunc) {
 	}
 }
 
+// ClaimTellsUnreadableRows checks that a row that is no message is claimed with
+// its fault, and keeps no other one from being claimed.
+func ClaimTellsUnreadableRows(t *testing.T, open OpenFunc) {
+	b := setup(t, open)
+	b.publish(newMessage("bad", "orders", "a", nil), newMessage("good", "orders", "b", nil))
+	b.exec(`UPDATE postbus_outbox SET headers = '{' WHERE message_id = 'bad'`)
+	faults := map[string]bool{}
+	for _, r := range b.waiting() {
+		faults[r.MessageID] = r.Fault != ""
+	}
+	assert.Equal(t, map[string]bool{"bad": true, "good": false}, faults)
+}
+
 // SentIsIdempotent checks that what was sent is gone, whatever state it was
 // read in and is in by now; nothing else is.
 func SentIsIdempotent(t *testing.T, open OpenFunc) {
